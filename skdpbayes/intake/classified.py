@@ -83,17 +83,20 @@ class ClassifiedRows(Reader):
 
     def pack(self, X: Any, y: np.ndarray, classes: np.ndarray) -> Records:
         """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
-        from skdpbayes.intake.packing import pack_records
+        from skdpbayes.intake.packing import pack_records, padded_zeros
 
-        norm = self.longest * norm_of(self.data_norm, X.shape[1])
-        rows, null = bounded_rows(X, norm, intercept=self.intercept, dtype=np.float32)
+        n, d = X.shape
+        norm = self.longest * norm_of(self.data_norm, d)
+        out = None if sparse.issparse(X) else padded_zeros((n, d + self.intercept))
+        rows, null = bounded_rows(X, norm, intercept=self.intercept, dtype=np.float32, out=out)
         small = rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO
         if sparse.issparse(rows) and (small or self.always_dense):
             rows = dense(rows)
         label = np.where(null, np.int32(-1), codes(y, classes))
         # Networks take rows in single precision: they have no product with rows alone.
         on_grid = not (sparse.issparse(rows) or self.always_dense)
-        return pack_records(label >= 0, on_grid=on_grid, x=rows, y=label)  # null rows are zero
+        # Null rows are zero.
+        return pack_records(label >= 0, n=n, on_grid=on_grid, x=rows, y=label)
 
 
 @dataclass(frozen=True)

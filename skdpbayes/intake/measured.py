@@ -104,21 +104,18 @@ class MeasuredRows(Reader):
 
     def pack(self, X: np.ndarray, y: np.ndarray, scales: Scales) -> Records:
         """Scaled rows ``x`` and responses ``y``."""
-        from skdpbayes.intake.packing import pack_records
+        from skdpbayes.intake.packing import pack_records, padded_rows
 
-        fields: dict[str, Any] = _scaled(X, y, scales)
-        return pack_records(**fields)
+        rows = padded_rows(X.shape, lambda part: (X[part] - scales.centre) / scales.half)
+        return pack_records(n=len(X), x=rows, y=_scaled_response(y, scales))
 
 
 _TAKEN = ("the ranges of X and y were taken from the data (bounds=None)",)
 
 
-def _scaled(X: np.ndarray, y: np.ndarray, scales: Scales) -> dict[str, np.ndarray]:
+def _scaled_response(y: np.ndarray, scales: Scales) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return {
-            "x": ((X - scales.centre) / scales.half).astype(np.float32),
-            "y": ((y - scales.y_centre) / scales.y_half).astype(np.float32),
-        }
+        return ((y - scales.y_centre) / scales.y_half).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -127,14 +124,20 @@ class RegressionRows(MeasuredRows):
 
     def pack(self, X: np.ndarray, y: np.ndarray, scales: Scales) -> Records:
         """Scaled rows ``x`` and responses ``y``, which are NaN in null rows."""
-        from skdpbayes.intake.packing import pack_records
+        from skdpbayes.intake.packing import pack_records, padded_rows
 
-        rows, responses = _scaled(X, y, scales).values()
-        null = ~(np.isfinite(rows).all(axis=1) & np.isfinite(responses))
-        rows[null], responses[null] = 0, np.nan
-        if self.centred:
-            rows = np.concatenate([rows, ~null[:, None]], axis=1, dtype=np.float32)
-        return pack_records(x=rows, y=responses)
+        responses = _scaled_response(y, scales)
+        usable, (n, d) = np.isfinite(responses), X.shape
+
+        def rows(part: slice) -> np.ndarray:
+            own = ((X[part] - scales.centre) / scales.half).astype(np.float32)
+            usable[part] &= np.isfinite(own).all(axis=1)
+            own[~usable[part]] = 0
+            return np.column_stack([own, usable[part]]) if self.centred else own
+
+        packed = padded_rows((n, d + self.centred), rows)
+        responses[~usable] = np.nan
+        return pack_records(usable, n=n, x=packed, y=responses)
 
 
 def _refuse_text(y: np.ndarray, declared: Declared) -> None:
@@ -189,10 +192,10 @@ class BoundedRows(Reader):
     @staticmethod
     def pack(X: np.ndarray, scales: Scales) -> Records:
         """Scaled rows ``x``."""
-        from skdpbayes.intake.packing import pack_records
+        from skdpbayes.intake.packing import pack_records, padded_rows
 
-        with np.errstate(all="ignore"):
-            return pack_records(x=((X - scales.centre) / scales.half).astype(np.float32))
+        rows = padded_rows(X.shape, lambda part: (X[part] - scales.centre) / scales.half)
+        return pack_records(n=len(X), x=rows)
 
 
 _X_TAKEN = ("the ranges of X were taken from the data (bounds=None)",)
@@ -225,8 +228,10 @@ class ClippedRows(Reader):
     @staticmethod
     def pack(X: np.ndarray, low: np.ndarray, high: np.ndarray) -> Records:
         """Rows ``x``."""
-        from skdpbayes.intake.packing import pack_records
+        from skdpbayes.intake.packing import pack_records, padded_rows
 
-        with np.errstate(all="ignore"):
-            X = np.clip(X.astype(np.float64), low, high)
-            return pack_records(x=(2 * (X - low) / (high - low) - 1).astype(np.float32))
+        def rows(part: slice) -> np.ndarray:
+            own = np.clip(X[part].astype(np.float64), low, high)
+            return 2 * (own - low) / (high - low) - 1
+
+        return pack_records(n=len(X), x=padded_rows(X.shape, rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,27 @@ from scipy import sparse
 
 from skdpbayes.intake.tables import Numbers
 from skdpbayes.mechanism.grid import GRID, VECTOR, Grid, peaks, put_on_grid
-from skdpbayes.mechanism.records import NARROWEST, RaggedRows, Records, SparseRows, padded_size
+from skdpbayes.mechanism.records import (
+    NARROWEST,
+    RaggedRows,
+    Records,
+    SparseRows,
+    aligned_zeros,
+    padded_size,
+)
+
+_BLOCK = 2**13  # rows made at a time, so that temporaries stay in cache
 
 
 def pack_records(
-    usable: np.ndarray | None = None, *, on_grid: bool = False, **fields: Any
+    usable: np.ndarray | None = None, *, n: int | None = None, on_grid: bool = False, **fields: Any
 ) -> Records:
     """Records from arrays or CSR matrices of equal length, padded with zeros.
 
     Parameters
     ----------
+    n : int, optional
+        Number of records, where arrays may be padded already.
     usable : bool array of shape (n,), optional
         Which records can contribute. None: those without a NaN, an infinity or a negative code.
     on_grid : bool
@@ -27,11 +39,15 @@ def pack_records(
         Arrays keep their dtype.
     """
     lengths = {name: field.shape[0] for name, field in fields.items()}
-    if len(set(lengths.values())) != 1:
+    if n is None:
+        n = min(lengths.values())
+        allowed = {n}
+    else:
+        allowed = {n, padded_size(n)}
+    if not set(lengths.values()) <= allowed:
         raise ValueError(f"Fields must have equal lengths, got {lengths}.")
-    (n,) = set(lengths.values())
     if usable is None:
-        usable = np.logical_and.reduce([_without_nulls(field) for field in fields.values()])
+        usable = np.logical_and.reduce([_without_nulls(field[:n]) for field in fields.values()])
     packed = {name: _pad(field, padded_size(n)) for name, field in fields.items()}
     if on_grid:
         grid = put_on_grid(packed[VECTOR][:n])
@@ -92,6 +108,29 @@ def _pad(field: Any, size: int) -> Any:
         )
     if len(field) == size:
         return field
-    out = np.zeros((size, *field.shape[1:]), field.dtype)
+    out = aligned_zeros((size, *field.shape[1:]), field.dtype)
     out[: len(field)] = field
+    return out
+
+
+def padded_zeros(shape: tuple[int, ...]) -> np.ndarray:
+    """Room for records in single precision, and zeros behind them: what a fit takes as it is."""
+    return aligned_zeros((padded_size(shape[0]), *shape[1:]), np.float32)
+
+
+def padded_rows(shape: tuple[int, ...], rows: Callable[[slice], np.ndarray]) -> np.ndarray:
+    """Records in single precision, made some at a time, and zeros behind them.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the records.
+    rows : callable ``slice -> array``
+        Some of them.
+    """
+    out = padded_zeros(shape)
+    with np.errstate(all="ignore"):
+        for start in range(0, shape[0], _BLOCK):
+            part = slice(start, min(start + _BLOCK, shape[0]))
+            out[part] = rows(part)
     return out

@@ -30,7 +30,12 @@ def as_numeric(X: Any, width: int | None = None, *, by_cell: bool = False) -> Nu
 
 
 def bounded_rows(
-    X: Numbers, bound: float, *, intercept: bool, dtype: DTypeLike = np.float64
+    X: Numbers,
+    bound: float,
+    *,
+    intercept: bool,
+    dtype: DTypeLike = np.float64,
+    out: np.ndarray | None = None,
 ) -> tuple[Numbers, np.ndarray]:
     """Rows scaled down to norm `bound` where they exceed it; null rows are zero.
 
@@ -42,21 +47,24 @@ def bounded_rows(
     intercept : bool
         Append a column of ones (zero in null rows, so that a null row contributes nothing).
     dtype : numpy dtype
+    out : array of zeros of shape (m, d + intercept), optional
+        Takes the rows of an array, as the first of its own.
 
     Returns
     -------
-    rows : array or CSR array of shape (n, d + intercept)
+    rows : array or CSR array of shape (n, d + intercept), or `out`
     null : bool array of shape (n,)
         Rows that held a NaN or an infinity (after conversion to `dtype`).
     """
     if sparse.issparse(X):
         return _bounded_sparse(X, bound, intercept, dtype)
     n, d = X.shape
-    rows, null = np.zeros((n, d + intercept), dtype), np.empty(n, bool)
+    rows = np.zeros((n, d + intercept), dtype) if out is None else out
+    null = np.empty(n, bool)
     # Rows whose largest entry is smaller are surely not longer than the bound.
     short = bound / math.sqrt(d) * (1 - 2.0**-20)
     for start in range(0, n, _BLOCK):
-        part = slice(start, start + _BLOCK)
+        part = slice(start, min(start + _BLOCK, n))
         with np.errstate(all="ignore"):
             block = X[part].astype(
                 dtype, order="C", copy=True

@@ -31,6 +31,7 @@ Tree: TypeAlias = Any
 """A pytree of arrays, whose structure is the model's."""
 
 _SLOTS = 16  # non-zeros of a row that are scattered at a time
+_ALIGNED = 64  # bytes
 
 
 @jax.tree_util.register_dataclass
@@ -254,3 +255,12 @@ def padded_size(n: int) -> int:
         return 64
     step: int = 2 ** (math.ceil(math.log2(n)) - 3)
     return step * math.ceil(n / step)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array that begins where a processor's programs may use it as it is, without a copy."""
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(n_bytes + _ALIGNED, np.uint8)
+    start = -raw.ctypes.data % _ALIGNED
+    out: np.ndarray = raw[start : start + n_bytes].view(dtype).reshape(shape)
+    return out

@@ -19,11 +19,10 @@ import numpy as np
 
 from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn
 from skdpbayes.mechanism.on_device import DeviceNoise
-from skdpbayes.mechanism.records import Records, Tree, padded_size
+from skdpbayes.mechanism.records import Records, Tree, aligned_zeros, padded_size
 
 _MOST_BYTES = 3 * 2**26  # of packed records that are read together; twice as many are in memory
 _AT_A_TIME = 2**15  # records that are packed at a time, so that they stay in cache
-_ALIGNED = 64
 
 Places = slice | np.ndarray
 """A range of records, or numbers of records in increasing order (they may repeat)."""
@@ -86,7 +85,9 @@ class StoredRecords:
         """Records at some places, padded to a size, on the device."""
         if isinstance(places, slice):
             places = np.arange(places.start, places.stop)
-        out = jax.tree.map(lambda x: _zeros((size, *x.shape[1:]), x.dtype), self.shaped.fields)
+        out = jax.tree.map(
+            lambda x: aligned_zeros((size, *x.shape[1:]), x.dtype), self.shaped.fields
+        )
 
         def put(whole: np.ndarray, part: np.ndarray, low: int, n: int) -> None:
             whole[low : low + n] = part[:n]
@@ -103,15 +104,6 @@ class StoredRecords:
             slots=self.slots,
             usable=None,
         )
-
-
-def _zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array that begins where a device may use it as it is."""
-    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.zeros(n_bytes + _ALIGNED, np.uint8)
-    start = -raw.ctypes.data % _ALIGNED
-    out: np.ndarray = raw[start : start + n_bytes].view(dtype).reshape(shape)
-    return out
 
 
 def placed(records: Any) -> Any:

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import whitebox
+from cases import CASES
 from scipy import sparse, stats
-from whitebox import drawn
+from whitebox import drawn, fit_of
 
 from skdpbayes import inference
 from skdpbayes.intake.packing import pack_ragged, pack_records
@@ -223,3 +224,23 @@ def test_few_slots_are_empty_where_they_are_expensive(expected):
 def test_rounds_of_all_rows_have_chunks_of_equal_length():
     found = [slots_of_a_batch(1.0, n) for n in (0, 64, 384, 385, 10**9)]
     assert found == [64, 64, CHUNK, 224, CHUNK]
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a device has a memory of its own")
+@pytest.mark.parametrize("name", ["logistic", "linear", "mixture"])
+def test_rows_are_packed_once(name):
+    """Where programs take them as they are: a fit has one copy of its table, and not three."""
+    case = next(case for case in CASES if case.entry.name == name)
+    X, y = case.data(1000)
+    packed = fit_of(case, X, y, **case.quick).records.fields["x"]
+    assert packed.shape[0] == padded_size(1000) and not packed[1000:].any()
+    with jax.enable_x64(True):
+        assert jax.device_put(packed).unsafe_buffer_pointer() == packed.ctypes.data
+
+
+def test_a_field_that_is_neither_padded_nor_of_all_records_is_refused():
+    rows = np.ones((100, 2), np.float32)
+    with pytest.raises(ValueError, match="equal lengths"):
+        pack_records(x=rows, y=np.ones(padded_size(100), np.int32))
+    with pytest.raises(ValueError, match="equal lengths"):
+        pack_records(n=99, x=rows)
