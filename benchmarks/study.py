@@ -88,6 +88,7 @@ def steps_alone(keys: Any, model: Any, solver: Any, spec: Any, records: Any) -> 
     import jax
 
     from skdpbayes import inference
+    from skdpbayes.mechanism.threefry import words_of_steps
 
     seconds = 0.0
     with jax.enable_x64(True):
@@ -109,8 +110,9 @@ def steps_alone(keys: Any, model: Any, solver: Any, spec: Any, records: Any) -> 
                     ends = np.int32(first), np.int32(stop)
                     state, _, _ = inference._steps(key, records, part, *ends, *own, state, None)
                     continue
+                words = words_of_steps(key, first, stop)
                 for step in range(first, stop):
-                    how = (int(kinds[step]), key, np.int32(step))
+                    how = (int(kinds[step]), words[step - first], np.int32(step))
                     release = inference._released(*how, records, part, *own, state)
                     state, _ = inference._learned(*how, release, *own, state)
             jax.block_until_ready(state)

@@ -60,6 +60,7 @@ from skdpbayes.mechanism.stored import (
     placed,
     with_draws,
 )
+from skdpbayes.mechanism.threefry import words_of_steps, wrap_keys
 from skdpbayes.models.base import Model
 from skdpbayes.solvers.base import Round, Solver
 
@@ -317,8 +318,10 @@ def _in_a_loop(key, model, solver, mechanism, sources, state, kept, journal, pac
 def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh):
     """Rounds in programs of their own."""
     for records, source in sources:
-        for step in range(max(int(source.first), journal.first), int(source.stop)):
-            how = (int(kinds[step]), key, np.int32(step))
+        first, stop = max(int(source.first), journal.first), int(source.stop)
+        words = words_of_steps(key, first, stop)
+        for step in range(first, stop):
+            how = (int(kinds[step]), words[step - first], np.int32(step))
             its = (model, solver, mechanism, state)
             if isinstance(source, Recording):
                 release = _recalled(*how, source, *its)
@@ -346,9 +349,12 @@ def _by_pieces(
     pace, n_kinds = _Pace(journal.watch), len(solver.rounds(model, mechanism))
     piece = _piece if kinds is None else _piece_of_few
     for window in windows:
-        for step in range(max(window.first, journal.first), window.stop):
+        first = max(window.first, journal.first)
+        words = words_of_steps(key, first, window.stop)
+        for step in range(first, window.stop):
             kind = int(_kind(solver, np.int32(step), n_kinds) if kinds is None else kinds[step])
-            own, how = (kind, key, np.int32(step)), (model, solver, mechanism, state)
+            own = (kind, words[step - first], np.int32(step))
+            how = (model, solver, mechanism, state)
             noise, sums = noise_at(window, step), None
             # Of the noise, which is added once, a piece needs to know the kind.
             kind_of_noise = noise if isinstance(noise, DeviceNoise) else noise[:0]
@@ -394,10 +400,10 @@ class _Journal:
         return state, kept
 
 
-def _release(kind, key, step, records, source, model, solver, mechanism, state):
+def _release(kind, words, step, records, source, model, solver, mechanism, state):
     """Release of a round."""
     round_ = solver.rounds(model, mechanism)[kind]
-    query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    query, blocks = _asked(round_, mechanism, state, round_.point(state, wrap_keys(words)))
     return private_sum(query, blocks, mechanism, source.at(step), step, records)
 
 
@@ -405,24 +411,26 @@ _released = jax.jit(_release, static_argnums=0, compiler_options=_OF_FEW_ROUNDS)
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
-def _recalled(kind, key, step, source, model, solver, mechanism, state):
+def _recalled(kind, words, step, source, model, solver, mechanism, state):
     """Recorded release of a round."""
     round_ = solver.rounds(model, mechanism)[kind]
-    query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    query, blocks = _asked(round_, mechanism, state, round_.point(state, wrap_keys(words)))
     return recorded_release(query, blocks, _one(source.example), source.releases[step])
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
-def _learned(kind, key, step, release, model, solver, mechanism, state):
+def _learned(kind, words, step, release, model, solver, mechanism, state):
     """State after a round, and the number of steps done; a replay runs the same program."""
     round_ = solver.rounds(model, mechanism)[kind]
-    return _taken(round_, lambda *_: release, key, step, mechanism, state)[0], step + jnp.int32(1)
+    own = wrap_keys(words)
+    state, _ = _taken(round_, lambda *_: release, own, step, mechanism, state)
+    return state, step + jnp.int32(1)
 
 
-def _sums_of_piece(kind, key, step, records, draw, model, solver, mechanism, state, sums):
+def _sums_of_piece(kind, words, step, records, draw, model, solver, mechanism, state, sums):
     """Sums over a piece of the records, added to those of the pieces before."""
     round_ = solver.rounds(model, mechanism)[kind]
-    query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    query, blocks = _asked(round_, mechanism, state, round_.point(state, wrap_keys(words)))
     own = partial_sums(query, blocks, mechanism, draw, step, records)
     return own if sums is None else jax.tree.map(jnp.add, sums, own)
 
@@ -434,15 +442,15 @@ _piece, _piece_of_few = (
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
-def _noisy(kind, key, step, noise, model, solver, mechanism, state, sums):
+def _noisy(kind, words, step, noise, model, solver, mechanism, state, sums):
     """Release of a round whose pieces are summed."""
     round_ = solver.rounds(model, mechanism)[kind]
-    _, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    _, blocks = _asked(round_, mechanism, state, round_.point(state, wrap_keys(words)))
     return noisy_release(blocks, mechanism, noise, step, sums)
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=_OF_LOOPS)
-def _noisy_step(kind, key, step, noise, model, solver, mechanism, state, sums, kept):
+def _noisy_step(kind, words, step, noise, model, solver, mechanism, state, sums, kept):
     """What is left of a step when all pieces are summed."""
 
     def release(query, blocks, step):
@@ -450,7 +458,7 @@ def _noisy_step(kind, key, step, noise, model, solver, mechanism, state, sums, k
         return noisy_release(blocks, mechanism, noise, step, sums)
 
     round_ = solver.rounds(model, mechanism)[kind]
-    state, seen = _taken(round_, release, key, step, mechanism, state)
+    state, seen = _taken(round_, release, wrap_keys(words), step, mechanism, state)
     return state, None if kept is None else kept.at[step].set(_padded(seen, kept))
 
 
@@ -596,13 +604,9 @@ def recorded_release(query, blocks, one, values):
     return unravel(values[: flat.size])
 
 
-def _point(round_: Round, key, step, state):
-    return round_.point(state, jax.random.fold_in(key, step))
-
-
 def _taken(round_: Round, release_of, key, step, mechanism, state, observe=None):
     """State after a round, and what is seen of it: the release, or what `observe` makes of it."""
-    point = _point(round_, key, step, state)
+    point = round_.point(state, key)
     query, blocks = _asked(round_, mechanism, state, point)
     release = release_of(query, blocks, step)
     # The barrier keeps the compiler from mixing what follows with the sum: replayed releases give
@@ -659,7 +663,8 @@ def loop(
 
         def branch(round_):
             def body(state):
-                state, seen = _taken(round_, release_of, key, step, mechanism, state, observe)
+                own = jax.random.fold_in(key, step)
+                state, seen = _taken(round_, release_of, own, step, mechanism, state, observe)
                 return state, None if kept is None else _padded(seen, kept)
 
             return body

@@ -27,6 +27,7 @@ _MOST_NOISE, _MOST_STEPS = 2**18, 2**9  # that are drawn at a time
 _HITS = 2**16  # records that are sampled in a window or in one of its blocks, about
 _ROOM = _HITS + 2**13  # for them: 32 standard deviations more
 _AT_ONCE = 2**13  # noise variables that are made together, so that their bits stay in cache
+_IN_A_THREAD = 2**14  # the same where threads wait for Python's lock in between
 _LONG = 2**16  # noise variables of a step for which threads pay
 
 # Relative margin of the sampler's rate below the rate that is charged (`poisson_sample`).
@@ -206,10 +207,18 @@ def noise_of_steps(key: bytes, levels: int | None, first: int, sizes: Iterable[i
         for step, size in enumerate(sizes, first)
         for start in range(0, size, _LONG)
     ]
+    noise = np.empty(sum(sizes), np.int64)
     if max(sizes, default=0) <= _LONG or (cores := _cores()) == 1:
-        return _integers(key, levels, pieces)
+        _integers(key, levels, pieces, noise, _AT_ONCE)
+        return noise
+    parts = np.split(noise, np.cumsum([number for *_, number in pieces])[:-1])
+
+    def draw(piece: tuple[int, int, int], out: np.ndarray) -> None:
+        _integers(key, levels, [piece], out, _IN_A_THREAD)
+
     with ThreadPoolExecutor(cores) as threads:  # ciphers and tables release Python's lock
-        return np.concatenate([*threads.map(lambda piece: _integers(key, levels, [piece]), pieces)])
+        list(threads.map(draw, pieces, parts))
+    return noise
 
 
 def _cores() -> int:
@@ -218,11 +227,16 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
-def _integers(key: bytes, levels: int, pieces: Sequence[tuple[int, int, int]]) -> np.ndarray:
-    """Noise variables: of each piece a step, the first of them there, and how many."""
-    total = sum(number for *_, number in pieces)
-    blocks, words = Blocks(key), np.empty((min(_AT_ONCE, total), WORDS), np.uint64)
-    noise, made, filled = np.empty(total, np.int64), 0, 0
+def _integers(
+    key: bytes,
+    levels: int,
+    pieces: Sequence[tuple[int, int, int]],
+    noise: np.ndarray,
+    at_once: int,
+) -> None:
+    """Write noise variables: of each piece a step, the first of them there, and how many."""
+    blocks, words = Blocks(key), np.empty((min(at_once, len(noise)), WORDS), np.uint64)
+    made, filled = 0, 0
     for step, start, left in pieces:
         blocks.begin(step, start)
         while left:
@@ -232,7 +246,6 @@ def _integers(key: bytes, levels: int, pieces: Sequence[tuple[int, int, int]]) -
             if filled == len(words) or made + filled == len(noise):
                 noise[made : made + filled] = integer_noise(words[:filled], levels)
                 made, filled = made + filled, 0
-    return noise
 
 
 @cache

@@ -11,7 +11,7 @@ from scipy import stats
 from skdpbayes.mechanism import draws
 from skdpbayes.mechanism.draws import Sampler, draws_of_chain, noise_of_steps, poisson_sample
 from skdpbayes.mechanism.integer_noise import WORDS, integer_noise
-from skdpbayes.mechanism.keys import Stream
+from skdpbayes.mechanism.keys import Blocks, Stream
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.privacy import GaussianSteps
 
@@ -247,6 +247,19 @@ def test_noise_does_not_depend_on_the_number_of_processors(monkeypatch):
         np.testing.assert_array_equal(noise_of_steps(KEY, 4, 7, sizes), alone)
     separately = [noise_of_steps(KEY, 4, 7 + i, [size]) for i, size in enumerate(sizes)]
     np.testing.assert_array_equal(np.concatenate(separately), alone)
+
+
+@pytest.mark.parametrize("block", [0, 1, 2**16, 2**20 + 1, 2**24, 2**31, 2**32 - 2])
+def test_a_lane_begins_at_any_of_its_blocks(block):
+    """So no two pieces of a long release share a block: the counter of the cipher has 32 bits."""
+    blocks, found = Blocks(KEY), np.empty((2, WORDS), np.uint64)
+    blocks.begin(7, block)
+    blocks.fill(found)
+    start = block.to_bytes(4, "little") + bytes(4) + (7).to_bytes(8, "little")
+    cipher = Cipher(algorithms.ChaCha20(KEY, start), mode=None).encryptor()
+    assert found.tobytes() == cipher.update(bytes(found.nbytes))
+    with pytest.raises(OverflowError):
+        blocks.begin(7, 2**32)
 
 
 def test_fast_noise_is_normal_in_single_precision_and_of_its_steps():

@@ -196,3 +196,11 @@ def test_an_interrupted_refit_leaves_no_posterior(monkeypatch):
         pass
     assert not hasattr(model, "posterior_") and not hasattr(model, "coef_")
     assert model.privacy_spent_.epsilon <= 0.1 and model.privacy_spent_.cumulative == first.releases
+
+
+def test_keys_of_steps_are_folded_as_jax_folds_them():
+    key = random.fit_keys(3).solver[0]
+    expected = [jax.random.key_data(jax.random.fold_in(key, step)) for step in (0, 5, 6, 511)]
+    words = threefry.words_of_steps(key, 0, 512)
+    np.testing.assert_array_equal(words[[0, 5, 6, 511]], expected)
+    np.testing.assert_array_equal(threefry.words_of_steps(key, 5, 7), expected[1:3])

@@ -138,7 +138,7 @@ def test_a_record_without_a_class_has_no_slope():
     assert float(contribution_norms(scores)[0]) == 0
 
 
-@pytest.mark.parametrize("slots", slow_but([64, 160, 384], 160))
+@pytest.mark.parametrize("slots", slow_but([64, 160, 384], 160, 384))
 @pytest.mark.parametrize(
     "name", slow_but(["dense", "convolutional", "auto-encoder"], "dense", "auto-encoder")
 )

@@ -152,16 +152,7 @@ def strays(reached):
 # Of programs the tracer sees each call of NumPyro.
 @pytest.mark.parametrize(
     "case",
-    cases.every_fit(
-        slow=(
-            "NumPyro",
-            "linear",
-            "logistic, vips",
-            "topics",
-            "gamma",
-            "network, regression, sgnht",
-        )
-    ),
+    cases.every_fit(slow=("NumPyro", "linear", "logistic, vips", "network, regression, sgnht")),
 )
 def test_rows_stay_on_the_route(case):
     X, y = case.data()
