@@ -79,7 +79,7 @@ def test_a_draw_compares_all_bits_of_the_threshold():
 
 
 def test_ties_are_those_of_their_own_variables():
-    """Of many variables at once, whose bits agree with a threshold's up to some place, or to the last."""
+    """Of many variables at once, whose bits agree with a threshold's up to some place or to the last."""
     table, rng = lattice.table(), np.random.default_rng(0)
     words = rng.integers(0, 2**64, (3000, lattice.WORDS), np.uint64)
     column = (words[:, 1::2] & np.uint64(lattice.ENTRIES - 1)).astype(int)
