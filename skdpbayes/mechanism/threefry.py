@@ -7,7 +7,7 @@ kernel, which makes 100 normal numbers inside a loop in a fifth of the time of J
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,13 @@ import numpy as np
 from jax.extend.random import define_prng_impl
 from jax.typing import ArrayLike
 
+Words = TypeVar("Words", jax.Array, np.ndarray)
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _BITS, _FOLD_IN, _SPLIT, _SEED = range(4)  # high counter words: uses of a key never overlap
 
 
-def threefry(key: Any, high: Any, low: Any) -> tuple[Any, Any]:
+def threefry(key: Words, high: Words, low: Words) -> tuple[Words, Words]:
     """Threefry-2x32, 20 rounds, of counters ``(high, low)``: two arrays of 32-bit words.
 
     Of arrays of JAX, traced or not, or of NumPy.
@@ -41,8 +43,7 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
         counters = jnp.arange(math.prod(shape), dtype=jnp.uint32)
         x, y = threefry(key, jnp.full_like(counters, _BITS), counters)
         bits = (x.astype(jnp.uint64) << 32) | y if bit_width == 64 else x >> (32 - bit_width)
-        drawn: jax.Array = bits.astype(f"uint{bit_width}").reshape(shape)
-        return drawn
+        return bits.astype(f"uint{bit_width}").reshape(shape)
 
     # XLA would draw anew in every kernel that reads the bits, however many: it heeds no barrier
     # there, only a branch. This one is always taken, which XLA does not see.
