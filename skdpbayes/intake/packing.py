@@ -29,10 +29,10 @@ def pack_records(
 
     Parameters
     ----------
-    n : int, optional
-        Number of records, where arrays may be padded already.
     usable : bool array of shape (n,), optional
         Which records can contribute. None: those without a NaN, an infinity or a negative code.
+    n : int, optional
+        Number of records, where arrays may be padded already.
     on_grid : bool
         Whether to put the vectors `x`, an array of float32, on a grid: it is overwritten.
     **fields : array of shape (n, ...) or scipy CSR matrix of shape (n, m)

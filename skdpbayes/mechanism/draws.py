@@ -223,8 +223,9 @@ def noise_of_steps(key: bytes, levels: int | None, first: int, sizes: Iterable[i
 
 def _cores() -> int:
     """Processors that this process may use."""
-    known = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _integers(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 CHUNK = 384
 """Batch slots summed in floating point at a time: a multiple of 64.
@@ -257,7 +258,7 @@ def padded_size(n: int) -> int:
     return step * math.ceil(n / step)
 
 
-def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """An array that begins where a processor's programs may use it as it is, without a copy."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(n_bytes + _ALIGNED, np.uint8)
