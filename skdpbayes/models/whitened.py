@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import block_diag
+from jax.typing import ArrayLike
 
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
@@ -100,6 +101,37 @@ class InCoordinates:
         own = back.T @ back
         scale = own[-1, -1] if self.model.constant else 1
         return np.kron(np.eye(self.model.n_rows), own / scale)
+
+    def nearer(self, mean: jax.Array, covariance: jax.Array, factor: ArrayLike) -> jax.Array:
+        """Ravelled coordinates whose logits differ less between rows, the less they are known.
+
+        The spread of logits over rows is divided by ``sqrt(1 + factor v)``, v the variance that the
+        covariance gives to a row's logit, beside that of their mean. The mean moves so that the
+        mean probability remains.
+
+        Parameters
+        ----------
+        mean : array of shape (P,)
+        covariance : array of shape (P, P)
+        factor : float
+        """
+        p, k = self.model.n_columns, self.model.n_rows
+        # Rows have second moments I / |constant|^2 in the coordinates, and this mean:
+        constant = jnp.linalg.solve(double(self.axes), jnp.eye(p, dtype=mean.dtype)[-1])
+        size = jnp.linalg.norm(constant)
+        unit = constant / size
+        rows = mean.reshape(k, p)
+        means = rows @ unit
+        spread = rows - means[:, None] * unit
+        blocks = covariance.reshape(k, p, k, p)
+        own = jnp.einsum("iaib->ab", blocks)
+        unknown = (jnp.trace(own) - unit @ own @ unit) / (k * size**2)
+        short = 1 / jnp.sqrt(1 + factor * unknown)
+        # A logistic function averaged over normal logits of variance v is about that of their mean
+        # over sqrt(1 + pi v / 8).
+        v = jnp.pi / 8 * jnp.sum(spread**2) / (k * size**2)
+        means *= jnp.sqrt((1 + short**2 * v) / (1 + v))
+        return (short * spread + means[:, None] * unit).ravel()
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]

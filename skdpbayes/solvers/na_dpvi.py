@@ -68,6 +68,7 @@ from skdpbayes.models.protocols import (
     Number,
 )
 from skdpbayes.models.responses import knows_responses
+from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.solvers.averages import Averages, average, doubted
@@ -87,6 +88,7 @@ from skdpbayes.solvers.simulated_rows import (
     Likelihood,
     Start,
     found_with,
+    likeness,
     step_curvature,
 )
 
@@ -110,6 +112,7 @@ class View(NamedTuple):
     """Where a score is released, and what the model declares about it."""
 
     point: jax.Array
+    centre: jax.Array  # parameters about which it is linear
     factors: jax.Array  # public factors of the score
     unclear: jax.Array  # extra covariance of the score over its factors
 
@@ -128,12 +131,16 @@ class NADPVI:
         Period of the curvature rounds.
     simulated : NormalRows, optional
         Rows that correct steps and posterior (`simulated_rows`); None: no correction.
+    nearer : float
+        How much nearer to even odds scores are released, for each unit of the variance of a logit
+        (`InCoordinates.nearer`), where rows are simulated.
     """
 
     clipping_norm: Number
     curvature_norm: Number
     curvature_every: Number = 10
     simulated: NormalRows | None = None
+    nearer: Number = 0.0
     clip_fraction: ClassVar[None] = None
 
     def init(self, model: Model, key: jax.Array) -> TraceState:
@@ -177,7 +184,7 @@ class NADPVI:
 
         def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key
-            view = _look(model, state)
+            view = self._look(model, state)
             return view.point.astype(jnp.float32), view
 
         def score_of(state: TraceState, point: tuple[jax.Array, View]) -> Query:
@@ -203,7 +210,9 @@ class NADPVI:
             # Blocks are short at first, when points move most.
             done = step.astype(score.dtype) / jnp.maximum(mechanism.n_steps, 1)
             at = jnp.minimum(_BLOCKS * jnp.sqrt(done), _BLOCKS - 1).astype(jnp.int32)
-            state = _averaged(model, state, at, score, noise, unclear, keep, subsampled)
+            state = _averaged(
+                model, state, at, score, view.centre, noise, unclear, keep, subsampled
+            )
             for _ in range(2):  # weights depend on the estimate
                 theta, precision = _given(model, state, _asked(model, state), view.unclear)
                 # Where scores are far from linear, a step could leave the region where they are
@@ -256,6 +265,16 @@ class NADPVI:
                 update=learn_curvature,
             ),
         )
+
+    def _look(self, model: Model, state: TraceState) -> View:
+        """As `_look`; where simulated rows are like the records, nearer to even odds."""
+        view = _look(model, state)
+        if self.simulated is None:
+            return view
+        assert isinstance(model, InCoordinates)  # as `NormalRows.of` says
+        factor = self.nearer * likeness(state.known).alike ** 2
+        point = model.nearer(state.theta, state.covariance, factor)
+        return view._replace(point=point, centre=point)
 
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
@@ -384,6 +403,7 @@ def _averaged(
     state: TraceState,
     at: jax.Array,
     score: jax.Array,
+    centre: jax.Array,
     noise: jax.Array,
     unclear: jax.Array,
     keep: jax.Array,
@@ -394,7 +414,7 @@ def _averaged(
     # Coordinates related by the curvature must have one weight: they share the mean of `unclear`.
     weight = 1 / (noise + _shared(model, jnp.diag(unclear)))
     blocks = state.blocks._replace(weight=keep * state.blocks.weight)
-    one = Averages(weight, score, state.theta, noise, subsampled)
+    one = Averages(weight, score, centre, noise, subsampled)
     own = jax.tree.map(lambda x: x[at], blocks)
     both = jax.tree.map(lambda x, y: jnp.stack([x, y]), own, one)
     return state._replace(
@@ -427,9 +447,10 @@ def _shared(model: Model, x: jax.Array) -> jax.Array:
 def _look(model: Model, state: TraceState) -> View:
     """Where to release a score: the model's working point, else the posterior mean."""
     if not isinstance(model, HasWorkingPoint):
-        return View(state.theta, jnp.ones_like(state.theta), jnp.zeros_like(state.curvature))
+        ones, nothing = jnp.ones_like(state.theta), jnp.zeros_like(state.curvature)
+        return View(state.theta, state.theta, ones, nothing)
     point, factors, doubt = model.working_point(state.theta, state.curvature, state.covariance)
-    return View(point, factors, jnp.diag(doubt / factors**2))
+    return View(point, state.theta, factors, jnp.diag(doubt / factors**2))
 
 
 def _asked(model: Model, state: TraceState) -> jax.Array:

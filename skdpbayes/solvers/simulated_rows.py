@@ -31,6 +31,7 @@ from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
 _FACTOR = 0.01  # prior variance of the ratio of the records' curvature to that of simulated rows
 _APART = 0.25  # relative difference of both at which simulated rows are believed by half
 _ERRORS = 0.7  # standard errors of that which are taken off
+_PLAUSIBLE = 1.0  # mean of an exponential prior of its square
 _BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
 _SWEEPS, _ARRIVED = 20, 0.001  # at most; the move that ends them, in posterior standard deviations
 _LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
@@ -95,10 +96,11 @@ def likeness(known: Curvature) -> Likeness:
     difference = released - factor * foreseen
     told = share_told(difference, variance)
     # Noise alone often passes for a difference. Part of the standard error of its square is
-    # taken off.
-    p = len(released)
-    chance = _ERRORS * 2 * jnp.sqrt(p * (p + 1.0)) * variance
-    apart = (told * jnp.sum(difference**2) - chance).clip(0) / jnp.sum(foreseen**2)
+    # taken off, and more where that is too large to tell: the mode under an exponential prior.
+    p, whole = len(released), jnp.sum(foreseen**2)
+    chance = 2 * jnp.sqrt(p * (p + 1.0)) * variance
+    chance *= jnp.maximum(_ERRORS, chance / (_PLAUSIBLE * whole))
+    apart = (told * jnp.sum(difference**2) - chance).clip(0) / whole
     return Likeness(factor, difference, told, sure * error, 1 / (1 + apart / _APART**2))
 
 

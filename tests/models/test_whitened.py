@@ -12,6 +12,7 @@ from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.mechanism.contributions import contribution_norm
 from skdpbayes.models.base import prior_matrix
 from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.normal_rows import NormalRows, standard_rows
 from skdpbayes.models.whitened import InCoordinates, WhitenedLogistic
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.solvers.normal_posterior import normal_given, within_reach
@@ -59,6 +60,33 @@ def test_second_moments_are_those_of_the_axes_and_the_constant_column_tells_thei
         np.testing.assert_allclose(own, whole, rtol=1e-4, atol=1e-4)
         own = InCoordinates(model, axes).moments()
         np.testing.assert_allclose(own, 3 * whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_logits_that_are_unknown_differ_less_between_rows(n_classes):
+    model = replace(model_of(n_classes), constant=True)
+    k, n = model.n_rows, 40_000
+    with jax.enable_x64(True):
+        seen = InCoordinates(model, AXES)
+        rows = NormalRows(standard_rows(D), float(n)).of(seen)
+        mean = 2 * RNG.normal(size=k * D)
+        root = RNG.normal(size=(k * D, k * D)) / 3
+        covariance = root @ root.T
+        near = seen.nearer(jnp.asarray(mean), jnp.asarray(covariance), 0.5)
+        same = seen.nearer(jnp.asarray(mean), jnp.asarray(covariance), 0.0)
+    np.testing.assert_allclose(same, mean, rtol=1e-9)
+    z = np.asarray(rows.rows)
+    before, after = (z @ np.asarray(x).reshape(k, D).T for x in (mean, near))
+    spread, less = before - before.mean(axis=0), after - after.mean(axis=0)
+    # The variance of a logit beside that of the mean logit.
+    own = np.einsum("iaib->ab", covariance.reshape(k, D, k, D)) / k
+    about = z - z.mean(axis=0)
+    unknown = np.mean(np.einsum("na,ab,nb->n", about, own, about))
+    np.testing.assert_allclose(less, spread / np.sqrt(1 + 0.5 * unknown), atol=1e-3)
+    # The mean probability of a class against the first remains, about.
+    chance = [expit(x).mean(axis=0) for x in (before, after)]
+    np.testing.assert_allclose(chance[1], chance[0], atol=0.04)
+    assert np.abs(after.mean(axis=0)).max() < np.abs(before.mean(axis=0)).max()
 
 
 @pytest.mark.parametrize("prior_df", [None, np.full(D, 4.0)])

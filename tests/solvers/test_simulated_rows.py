@@ -78,6 +78,14 @@ def test_noise_rarely_passes_for_a_difference():
     assert 0.7 < (alike == 1).mean() < 0.85
 
 
+def test_noise_that_hides_everything_leaves_the_simulated_rows_believed():
+    """A difference many times as large as the curvature is noise, not a difference."""
+    hidden = [likeness(known(100 * np.eye(P), 2000.0, seed)).alike for seed in range(50)]
+    assert np.mean(hidden) > 0.99
+    plain = [likeness(known(100 * np.eye(P), 60.0, seed)).alike for seed in range(50)]
+    assert np.mean(plain) < 0.95
+
+
 def test_curvatures_are_mixed_as_they_are_believed():
     simulated, alone = np.diag([1.0, 2.0]), np.diag([9.0, 5.0])
     like = Likeness(2.0, np.diag([3.0, 0.0]), 0.5, 0.0, 1.0)
@@ -240,6 +248,38 @@ def test_steps_are_by_a_curvature_that_no_clip_has_shortened():
         outside = new._replace(theta=jnp.array([0.0, 0.0, 60.0]))
         last = curvature.update(outside, outside.theta, jnp.int32(1), nothing, noise)
         assert np.linalg.eigvalsh(last.curvature).min() > 0.01 * np.linalg.eigvalsh(whole).min()
+
+
+def test_scores_are_released_nearer_to_even_odds_as_far_as_rows_are_believed():
+    p, clip, norm = 3, 1.2, 0.2
+    model = InCoordinates(
+        LogisticRegression(p, 2, np.ones(p, np.float32), row_norm=np.float32(9)), np.eye(p)
+    )
+    simulated = NormalRows(standard_rows(p), 5000.0)
+    solver = NADPVI(np.float32(clip), np.float32(norm), simulated=simulated, nearer=0.5)
+    one = np.ones(1)
+    spec = Mechanism(one[0], 0 * one, one, np.int32(9), one[0])
+    score, curvature = solver.rounds(model, spec)
+    theta, covariance = jnp.array([0.8, -0.5, -1.5]), 2 * jnp.eye(p)
+    start = solver.init(model, jax.random.key(0))._replace(theta=theta, covariance=covariance)
+    rows = simulated.of(model)
+    kept = rows.curvature(
+        theta[None], clip, curvature_blocks(norm, clip, False)["curvature"].clipping_norm
+    )
+    noise = {"curvature": jnp.asarray(1e-3), "variances": jnp.asarray(1e-3)}
+    near = model.nearer(theta, covariance, 0.5)
+    assert jnp.abs(near - theta).max() > 0.3
+    for released, believed in ((kept, 1.0), (0.3 * kept[::-1, ::-1], 0.0)):
+        estimate = {"curvature": released.ravel(), "variances": rows.variances(theta[None], clip)}
+        state = curvature.update(
+            start, theta, jnp.int32(0), jax.tree.map(jnp.float32, estimate), noise
+        )
+        asked, view = score.point(state, jax.random.key(1))
+        np.testing.assert_allclose(asked, believed * near + (1 - believed) * theta, atol=0.03)
+        # The averages keep where it was released.
+        given = {"score": jnp.ones((1, p), jnp.float32)}
+        new = score.update(state, (asked, view), jnp.int32(0), given, {"score": jnp.asarray(1.0)})
+        np.testing.assert_allclose(new.blocks.point[0], asked, atol=1e-6)
 
 
 @pytest.mark.slow
