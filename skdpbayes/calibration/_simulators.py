@@ -215,6 +215,14 @@ class CategoricalSimulator(_FamilySimulator):
 # --- Regressions ----------------------------------------------------------------------------------
 
 
+def _common_scale(rng: np.random.Generator) -> float:
+    """Common factor of the scales of default priors: its inverse square is gamma, above one."""
+    from skdpbayes.solvers.normal_posterior import COMMON_RATE, COMMON_SHAPE
+
+    inverse_square = stats.gamma(COMMON_SHAPE, scale=1 / COMMON_RATE)
+    return float(inverse_square.isf(rng.random() * inverse_square.sf(1)) ** -0.5)
+
+
 class LogisticSimulator(Simulator):
     """Logistic regression; the reference for two classes is Polya-Gamma Gibbs sampling."""
 
@@ -235,6 +243,8 @@ class LogisticSimulator(Simulator):
         shape = (self.model.n_rows, self.model.n_columns)
         scale, df = np.asarray(self.model.prior_scale), self.model.prior_df
         weights = scale * (rng.standard_normal(shape) if df is None else rng.standard_t(df, shape))
+        if self.model.shared is not None:
+            weights *= np.where(self.model.shared, _common_scale(rng), 1)
         d = self.n_features
         own = {"coef": weights[:, :d]}
         return own | {"intercept": weights[:, d]} if self.estimator.fit_intercept else own

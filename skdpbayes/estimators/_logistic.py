@@ -357,7 +357,11 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         if intercept and self.intercept_scale is not None:
             scale[-1] = self.intercept_scale
         degrees = self._degrees(solver, columns)
-        return LogisticRegression(columns, n_classes, scale, degrees, constant=intercept)
+        # The default prior leaves it to the releases how large coefficients are.
+        shared = None
+        if degrees is not None and self.prior_df == "auto":
+            shared = (degrees < _NORMAL).astype(np.float32)
+        return LogisticRegression(columns, n_classes, scale, degrees, shared, constant=intercept)
 
     def _degrees(self, solver: str, columns: int) -> np.ndarray | None:
         """Degrees of freedom of the priors by column; None: all are normal."""

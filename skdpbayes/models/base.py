@@ -32,6 +32,7 @@ from skdpbayes.models.protocols import (
     HasScoreBound,
     HasScoreScale,
     HasScoreUnit,
+    HasSharedScale,
     Number,
     Params,
     Record,
@@ -339,6 +340,12 @@ def prior_degrees(model: Model) -> jax.Array | None:
     """Degrees of freedom of Student t priors, ravelled; None if the priors are normal."""
     degrees = model.prior_degrees() if isinstance(model, HasPriorDegrees) else None
     return None if degrees is None else ravel_pytree(degrees)[0].astype(jnp.float64)
+
+
+def prior_shared(model: Model) -> jax.Array | None:
+    """Mask of the parameters whose priors share a factor of their scales, ravelled; None: none."""
+    shared = model.prior_shared() if isinstance(model, HasSharedScale) else None
+    return None if shared is None else ravel_pytree(shared)[0].astype(jnp.float64)
 
 
 def prior_variance(model: Model) -> jax.Array:

@@ -124,6 +124,14 @@ class HasPriorDegrees(Protocol):
 
 
 @runtime_checkable
+class HasSharedScale(Protocol):
+    """Student t priors of which some have a common factor of their scales, at most one."""
+
+    def prior_shared(self) -> Params | None:
+        """One for each parameter that shares the factor, else zero; None: there is none."""
+
+
+@runtime_checkable
 class HasPriorAxes(Protocol):
     """Parameters that are linear coordinates of those that have the independent prior."""
 

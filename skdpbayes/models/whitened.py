@@ -83,6 +83,10 @@ class InCoordinates:
         """Degrees of freedom of the priors of the weights."""
         return self.model.prior_degrees()
 
+    def prior_shared(self) -> Params | None:
+        """Weights whose priors share a factor of their scales."""
+        return self.model.prior_shared()
+
     def prior_axes(self) -> jax.Array:
         """Matrix from the ravelled coordinates to the ravelled weights."""
         axes = double(self.axes)
