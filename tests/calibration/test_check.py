@@ -5,6 +5,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 from skdpbayes import (
     DPBayesianLinearRegression,
@@ -207,6 +208,12 @@ def test_prior_of_logistic_regression_is_that_of_the_solver():
     truths = np.concatenate([normal.truth(rng)["coef"].ravel() for _ in range(100)])
     assert truths.std() == pytest.approx(2.0, rel=0.05)
     assert normal.model.prior_df is None and student.model.prior_df is not None
+    # The coefficients of one truth share a factor of their scale, at most one.
+    sizes = np.array([np.median(np.abs(student.truth(rng)["coef"])) for _ in range(400)])
+    median = 2.0 * stats.t(4).ppf(0.75)
+    assert 0.75 < sizes.mean() / median < 0.95
+    intercepts = [student.truth(rng)["intercept"].item() for _ in range(1000)]
+    assert np.std(intercepts) == pytest.approx(2.0, rel=0.08)
 
 
 class Switched:
