@@ -216,7 +216,7 @@ class CategoricalSimulator(_FamilySimulator):
 
 
 def _common_scale(rng: np.random.Generator) -> float:
-    """Common factor of the scales of default priors: its inverse square is gamma, above one."""
+    """Draw of the common scale factor: its inverse square is gamma, truncated below at one."""
     from skdpbayes.solvers.normal_posterior import COMMON_RATE, COMMON_SHAPE
 
     inverse_square = stats.gamma(COMMON_SHAPE, scale=1 / COMMON_RATE)
@@ -243,8 +243,8 @@ class LogisticSimulator(Simulator):
         shape = (self.model.n_rows, self.model.n_columns)
         scale, df = np.asarray(self.model.prior_scale), self.model.prior_df
         weights = scale * (rng.standard_normal(shape) if df is None else rng.standard_t(df, shape))
-        if self.model.shared is not None:
-            weights *= np.where(self.model.shared, _common_scale(rng), 1)
+        if self.model.common_scale is not None:
+            weights *= np.where(self.model.common_scale, _common_scale(rng), 1)
         d = self.n_features
         own = {"coef": weights[:, :d]}
         return own | {"intercept": weights[:, d]} if self.estimator.fit_intercept else own

@@ -89,13 +89,15 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     prior_scale : float, default=1.0
-        Scale of the prior of each coefficient.
+        Scale of the prior of each coefficient; with the default `prior_df` of "na-dpvi" its most.
     intercept_scale : float, default=None
         Standard deviation of the prior of the intercept. None means `prior_scale`.
     prior_df : float, None or "auto", default="auto"
         Degrees of freedom, at least 3, of Student t priors of the coefficients ("na-dpvi" and
         "vips"), which shrink small coefficients and leave large ones alone. None: normal priors.
-        "auto" is 4 for "na-dpvi" and None for the other solvers. The intercept's prior is normal.
+        "auto" is 4 for "na-dpvi", with scales that are smaller than `prior_scale` by a common
+        factor where releases say that coefficients are small, and None for the other solvers. The
+        intercept's prior is normal.
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. A smaller norm means less noise and less
         information, but no bias, since the weight of a clipped row does not depend on its label.
@@ -358,10 +360,10 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             scale[-1] = self.intercept_scale
         degrees = self._degrees(solver, columns)
         # The default prior leaves it to the releases how large coefficients are.
-        shared = None
+        common = None
         if degrees is not None and self.prior_df == "auto":
-            shared = (degrees < _NORMAL).astype(np.float32)
-        return LogisticRegression(columns, n_classes, scale, degrees, shared, constant=intercept)
+            common = (degrees < _NORMAL).astype(np.float32)
+        return LogisticRegression(columns, n_classes, scale, degrees, common, constant=intercept)
 
     def _degrees(self, solver: str, columns: int) -> np.ndarray | None:
         """Degrees of freedom of the priors by column; None: all are normal."""

@@ -20,6 +20,7 @@ from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.protocols import (
     Contribution,
     HasClippingBias,
+    HasCommonScale,
     HasCurvature,
     HasLargestWeight,
     HasLatentNoise,
@@ -32,7 +33,6 @@ from skdpbayes.models.protocols import (
     HasScoreBound,
     HasScoreScale,
     HasScoreUnit,
-    HasSharedScale,
     Number,
     Params,
     Record,
@@ -342,10 +342,10 @@ def prior_degrees(model: Model) -> jax.Array | None:
     return None if degrees is None else ravel_pytree(degrees)[0].astype(jnp.float64)
 
 
-def prior_shared(model: Model) -> jax.Array | None:
-    """Mask of the parameters whose priors share a factor of their scales, ravelled; None: none."""
-    shared = model.prior_shared() if isinstance(model, HasSharedScale) else None
-    return None if shared is None else ravel_pytree(shared)[0].astype(jnp.float64)
+def prior_common_scale(model: Model) -> jax.Array | None:
+    """Mask of the parameters whose priors have a common scale factor, ravelled; None: none."""
+    mask = model.prior_common_scale() if isinstance(model, HasCommonScale) else None
+    return None if mask is None else ravel_pytree(mask)[0].astype(jnp.float64)
 
 
 def prior_variance(model: Model) -> jax.Array:

@@ -35,9 +35,9 @@ class LogisticRegression:
         Prior standard deviation of each column's weights, or scale of their Student t prior.
     prior_df : array of shape (n_columns,), or None
         Degrees of freedom of each column's Student t prior; None: all priors are normal.
-    shared : array of shape (n_columns,), or None
-        One for columns whose Student t priors have a common factor of their scales, at most one
-        (`normal_posterior`), else zero; None: no prior has.
+    common_scale : array of shape (n_columns,), or None
+        One for columns whose Student t priors have a common scale factor of at most one
+        (`normal_posterior`), else zero; None: no column's prior has.
     row_norm : float
         Public norm of x up to which a row has its full weight (`largest_weight`); infinite where
         nothing has to be bounded.
@@ -49,7 +49,7 @@ class LogisticRegression:
     n_classes: int = field(metadata={"static": True})
     prior_scale: Array
     prior_df: Array | None = None
-    shared: Array | None = None
+    common_scale: Array | None = None
     row_norm: Number = math.inf
     constant: bool = field(default=False, metadata={"static": True})
 
@@ -63,7 +63,7 @@ class LogisticRegression:
         return jnp.zeros((self.n_rows, self.n_columns), jnp.float32)
 
     def log_prior(self, params: Params) -> jax.Array:
-        """Log density of the prior, the common factor of scales being one."""
+        """Log density of the prior, where a common scale factor is one."""
         unit, df = params / self.prior_scale, self.prior_df
         log = stats.norm.logpdf(unit) if df is None else stats.t.logpdf(unit, df)
         return jnp.sum(log - jnp.log(self.prior_scale))
@@ -181,11 +181,13 @@ class LogisticRegression:
             jnp.asarray(self.prior_df, jnp.float32), (self.n_rows, self.n_columns)
         )
 
-    def prior_shared(self) -> Params | None:
-        """One for each weight whose prior's scale has the common factor."""
-        if self.shared is None:
+    def prior_common_scale(self) -> Params | None:
+        """Mask of the weights whose priors have the common scale factor; None if none has."""
+        if self.common_scale is None:
             return None
-        return jnp.broadcast_to(jnp.asarray(self.shared, jnp.float32), self.init().shape)
+        return jnp.broadcast_to(
+            jnp.asarray(self.common_scale, jnp.float32), (self.n_rows, self.n_columns)
+        )
 
     def prior_precision(self) -> Params:
         """Inverse variance of the prior (Student t: inverse squared scale) of each weight."""

@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from skdpbayes.models.base import Model, double, unbiased_weight
 from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.models.quadrature import normal_nodes
-from skdpbayes.models.whitened import InCoordinates
+from skdpbayes.models.whitened import InCoordinates, deviation_variance
 
 _LEAST_ROWS, _ROWS_OF_A_COLUMN = 512, 10  # and as many mirrored ones
 
@@ -56,9 +56,7 @@ class NormalRows:
         if not isinstance(model, InCoordinates):
             raise TypeError("Simulated rows need a model in whitened coordinates.")
         # The axes are known up to a factor: the constant column's second moment is 1.
-        p = self.standard.shape[1]
-        axes = double(model.axes)
-        constant = jnp.linalg.solve(axes, jnp.eye(p, dtype=axes.dtype)[-1])
+        axes, constant = double(model.axes), model.constant()
         unit = constant / jnp.linalg.norm(constant)
         standard = double(self.standard)
         rows = standard + (1 - standard @ unit)[:, None] * unit
@@ -151,9 +149,8 @@ class Expected:
         return jnp.einsum("iajb,na,nb->nij", blocks, self.rows, self.rows, optimize="optimal")
 
     def logit_variance(self, covariance: jax.Array) -> jax.Array:
-        """Mean variance of a logit; with several classes, of its deviation from their mean."""
-        spread, k = jnp.mean(self.logit_covariances(covariance), axis=0), self.model.model.n_rows
-        return spread[0, 0] if k == 1 else (jnp.trace(spread) - spread.mean() * k) / (k - 1)
+        """Mean variance of a logit (`deviation_variance`)."""
+        return deviation_variance(jnp.mean(self.logit_covariances(covariance), axis=0))
 
     def mean_probabilities(self, params: Params, covariance: jax.Array) -> jax.Array:
         """Probabilities averaged over normal parameters, (n, n_rows)."""

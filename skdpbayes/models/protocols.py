@@ -124,11 +124,11 @@ class HasPriorDegrees(Protocol):
 
 
 @runtime_checkable
-class HasSharedScale(Protocol):
-    """Student t priors of which some have a common factor of their scales, at most one."""
+class HasCommonScale(Protocol):
+    """Student t priors, some of them with a common scale factor of at most one."""
 
-    def prior_shared(self) -> Params | None:
-        """One for each parameter that shares the factor, else zero; None: there is none."""
+    def prior_common_scale(self) -> Params | None:
+        """One for each parameter whose prior has the factor, else zero; None if no prior has."""
 
 
 @runtime_checkable

@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import block_diag
-from jax.typing import ArrayLike
 
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
@@ -83,9 +82,9 @@ class InCoordinates:
         """Degrees of freedom of the priors of the weights."""
         return self.model.prior_degrees()
 
-    def prior_shared(self) -> Params | None:
-        """Weights whose priors share a factor of their scales."""
-        return self.model.prior_shared()
+    def prior_common_scale(self) -> Params | None:
+        """Mask of the weights whose priors have a common scale factor."""
+        return self.model.prior_common_scale()
 
     def prior_axes(self) -> jax.Array:
         """Matrix from the ravelled coordinates to the ravelled weights."""
@@ -106,36 +105,43 @@ class InCoordinates:
         scale = own[-1, -1] if self.model.constant else 1
         return np.kron(np.eye(self.model.n_rows), own / scale)
 
-    def nearer(self, mean: jax.Array, covariance: jax.Array, factor: ArrayLike) -> jax.Array:
-        """Ravelled coordinates whose logits differ less between rows, the less they are known.
+    def constant(self) -> jax.Array:
+        """The constant column in the coordinates: ``z @ constant`` is one for every row z, (p,).
 
-        The spread of logits over rows is divided by ``sqrt(1 + factor v)``, v the variance that the
-        covariance gives to a row's logit, beside that of their mean. The mean moves so that the
-        mean probability remains.
+        The rows' second moments are the identity over ``constant @ constant``.
+        """
+        axes = double(self.axes)
+        return jnp.linalg.solve(axes, jnp.eye(len(axes), dtype=axes.dtype)[-1])
+
+    def with_shrunk_logits(
+        self, mean: jax.Array, covariance: jax.Array, shrinkage: Number
+    ) -> jax.Array:
+        """Ravelled coordinates whose logits vary less between rows, at about the same mean chance.
+
+        What varies is divided by ``sqrt(1 + shrinkage v)``, with v the variance that the covariance
+        leaves to it.
 
         Parameters
         ----------
         mean : array of shape (P,)
         covariance : array of shape (P, P)
-        factor : float
+        shrinkage : float
         """
         p, k = self.model.n_columns, self.model.n_rows
-        # Rows have second moments I / |constant|^2 in the coordinates, and this mean:
-        constant = jnp.linalg.solve(double(self.axes), jnp.eye(p, dtype=mean.dtype)[-1])
-        size = jnp.linalg.norm(constant)
-        unit = constant / size
+        constant = self.constant()
+        size = constant @ constant
+        varying = jnp.eye(p) - jnp.outer(constant, constant) / size
         rows = mean.reshape(k, p)
-        means = rows @ unit
-        spread = rows - means[:, None] * unit
-        blocks = covariance.reshape(k, p, k, p)
-        own = jnp.einsum("iaib->ab", blocks)
-        unknown = (jnp.trace(own) - unit @ own @ unit) / (k * size**2)
-        short = 1 / jnp.sqrt(1 + factor * unknown)
+        spread = rows @ varying
+        unknown = deviation_variance(
+            jnp.einsum("iajb,ab->ij", covariance.reshape(k, p, k, p), varying) / size
+        )
+        short = 1 / jnp.sqrt(1 + shrinkage * unknown)
         # A logistic function averaged over normal logits of variance v is about that of their mean
         # over sqrt(1 + pi v / 8).
-        v = jnp.pi / 8 * jnp.sum(spread**2) / (k * size**2)
-        means *= jnp.sqrt((1 + short**2 * v) / (1 + v))
-        return (short * spread + means[:, None] * unit).ravel()
+        bend = jnp.pi / 8 * deviation_variance(spread @ spread.T / size)
+        means = jnp.sqrt((1 + short**2 * bend) / (1 + bend)) * (rows - spread)
+        return (short * spread + means).ravel()
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]
@@ -200,6 +206,18 @@ class WhitenedLogistic:
     def marginal(self, params: Params) -> InCoordinates:
         """The model in the coordinates found."""
         return InCoordinates(self.model, params["axes"])
+
+
+def deviation_variance(spread: jax.Array) -> jax.Array:
+    """Mean variance of a logit; with several classes, of its deviation from their mean.
+
+    Parameters
+    ----------
+    spread : array of shape (n_rows, n_rows)
+        Covariance of the logits of a row.
+    """
+    k = len(spread)
+    return spread[0, 0] if k == 1 else (jnp.trace(spread) - spread.mean() * k) / (k - 1)
 
 
 def moments_opening(

@@ -57,7 +57,7 @@ _EDGE, _RESOLVED = 0.3, 0.6  # see `rescaling_shares`
 _LOGS, _LOGS_RESOLVED = 0.2, 0.8
 _LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
-_NEARER = 0.1  # `nearer` of a solver, over `score_noise`
+_SHRINKAGE = 0.1  # `logit_shrinkage` over `score_noise`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _STEP = 0.4  # step size of a Langevin chain with released curvature, over its friction
 _TURNS = (0.0, 0.02, 0.06, 0.15)  # and the last round: releases of curvature, as shares of a chain
@@ -232,7 +232,7 @@ def plan_whitened(
     # The constant column tells the scale of rows; rows of a person are not independent.
     if model.model.constant and settings.most_rows == 1:
         rows = NormalRows(standard_rows(p), model.n_records)
-        solver = replace(solver, simulated=rows, nearer=np.float32(_NEARER * noise))
+        solver = replace(solver, simulated=rows, logit_shrinkage=np.float32(_SHRINKAGE * noise))
     return planned._replace(solver=Opened(solver, np.int32(1)))
 
 

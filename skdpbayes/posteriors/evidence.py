@@ -12,7 +12,7 @@ normal function with the same first moments under the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,8 @@ class NormalLikelihood:
         Estimate of the fit, about which the likelihood is quadratic.
     moments : array of shape (p, p), optional
         M such that ``t' M t`` is the mean square of a record's linear predictors.
+    common_scale : float
+        Power of the common scale factor of priors, as far as the fit believed it (`likeness`).
     """
 
     information: np.ndarray
@@ -46,6 +48,7 @@ class NormalLikelihood:
     reported: np.ndarray
     centre: np.ndarray | None = None
     moments: np.ndarray | None = None
+    common_scale: float = 1.0
 
     def mapped(self, axes: ArrayLike) -> NormalLikelihood:
         """Likelihood of ``axes @ coefficients``."""
@@ -55,6 +58,7 @@ class NormalLikelihood:
             back.T @ self.linear,
             back.T @ self.reported @ back,
             None if self.centre is None else np.asarray(axes, np.float64) @ self.centre,
+            common_scale=self.common_scale,
         )
 
     def moved(self, mean: np.ndarray) -> float:
@@ -70,7 +74,14 @@ class NormalLikelihood:
     def among(self, kept: np.ndarray) -> NormalLikelihood:
         """Likelihood of the coefficients in a mask, given that the others are zero."""
         square = np.ix_(kept, kept)
-        return NormalLikelihood(self.information[square], self.linear[kept], self.reported[square])
+        return replace(
+            self,
+            information=self.information[square],
+            linear=self.linear[kept],
+            reported=self.reported[square],
+            centre=None,
+            moments=None,
+        )
 
 
 class Priors(NamedTuple):

@@ -13,7 +13,7 @@ class Averages(NamedTuple):
 
     weight: jax.Array  # sums of weights, by coordinate (equal within a block of the curvature)
     score: jax.Array  # weighted average of scores over their factors
-    point: jax.Array  # weighted average of the posterior means at which they were released
+    point: jax.Array  # weighted average of the points about which scores are linear
     noise: jax.Array  # variance of the noise in the averaged score
     subsampled: jax.Array  # variance due to subsampling, in units of the data's own
 

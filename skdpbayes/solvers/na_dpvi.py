@@ -112,7 +112,6 @@ class View(NamedTuple):
     """Where a score is released, and what the model declares about it."""
 
     point: jax.Array
-    centre: jax.Array  # parameters about which it is linear
     factors: jax.Array  # public factors of the score
     unclear: jax.Array  # extra covariance of the score over its factors
 
@@ -131,16 +130,16 @@ class NADPVI:
         Period of the curvature rounds.
     simulated : NormalRows, optional
         Rows that correct steps and posterior (`simulated_rows`); None: no correction.
-    nearer : float
-        How much nearer to even odds scores are released, for each unit of the variance of a logit
-        (`InCoordinates.nearer`), where rows are simulated.
+    logit_shrinkage : float
+        Shrinkage of the logits at which scores are released, per unit of their posterior variance
+        (`InCoordinates.with_shrunk_logits`), where rows are simulated.
     """
 
     clipping_norm: Number
     curvature_norm: Number
     curvature_every: Number = 10
     simulated: NormalRows | None = None
-    nearer: Number = 0.0
+    logit_shrinkage: Number = 0.0
     clip_fraction: ClassVar[None] = None
 
     def init(self, model: Model, key: jax.Array) -> TraceState:
@@ -184,7 +183,7 @@ class NADPVI:
 
         def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key
-            view = self._look(model, state)
+            view = self._view(model, state)
             return view.point.astype(jnp.float32), view
 
         def score_of(state: TraceState, point: tuple[jax.Array, View]) -> Query:
@@ -210,9 +209,9 @@ class NADPVI:
             # Blocks are short at first, when points move most.
             done = step.astype(score.dtype) / jnp.maximum(mechanism.n_steps, 1)
             at = jnp.minimum(_BLOCKS * jnp.sqrt(done), _BLOCKS - 1).astype(jnp.int32)
-            state = _averaged(
-                model, state, at, score, view.centre, noise, unclear, keep, subsampled
-            )
+            # A working point stands for the present parameters.
+            about = state.theta if isinstance(model, HasWorkingPoint) else view.point
+            state = _averaged(model, state, at, score, about, noise, unclear, keep, subsampled)
             for _ in range(2):  # weights depend on the estimate
                 theta, precision = _given(model, state, _asked(model, state), view.unclear)
                 # Where scores are far from linear, a step could leave the region where they are
@@ -266,15 +265,16 @@ class NADPVI:
             ),
         )
 
-    def _look(self, model: Model, state: TraceState) -> View:
-        """As `_look`; where simulated rows are like the records, nearer to even odds."""
+    def _view(self, model: Model, state: TraceState) -> View:
+        """As `_look`; logits vary less, as far as simulated rows are like the records."""
         view = _look(model, state)
         if self.simulated is None:
             return view
         assert isinstance(model, InCoordinates)  # as `NormalRows.of` says
-        factor = self.nearer * likeness(state.known).alike ** 2
-        point = model.nearer(state.theta, state.covariance, factor)
-        return view._replace(point=point, centre=point)
+        shrinkage = self.logit_shrinkage * likeness(state.known).alike ** 2
+        return view._replace(
+            point=model.with_shrunk_logits(state.theta, state.covariance, shrinkage)
+        )
 
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
@@ -297,7 +297,9 @@ class NADPVI:
         """
         found = self._found(model, state)
         information, linear, reported = found.likelihood
-        return NormalLikelihood(information, linear, reported, found.mean)
+        return NormalLikelihood(
+            information, linear, reported, found.mean, common_scale=float(found.alike)
+        )
 
     def found(self, model: Model, state: TraceState) -> Found:
         """Posterior and likelihood, to be traced.
@@ -315,7 +317,8 @@ class NADPVI:
         information, linear = _learnt(model, state, asked, unclear)
         reported = _learnt(model, state, estimated, unclear)
         precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
-        return Found(state.theta, precision, Likelihood(information, linear, reported[0]))
+        likelihood = Likelihood(information, linear, reported[0])
+        return Found(state.theta, precision, likelihood, jnp.ones(()))
 
     def _found(self, model: Model, state: TraceState) -> Any:
         """`Found` with arrays of NumPy."""
@@ -350,7 +353,9 @@ def _given(
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of the parameters, given the averages."""
     information, linear = _learnt(model, state, h, unclear)
-    return normal_given(model, information, linear, (state.theta, state.covariance))
+    # Priors may have a common scale: coefficients seem small where an unlike curvature hides them.
+    believed = 1.0 if state.known.foreseen is None else likeness(state.known).alike
+    return normal_given(model, information, linear, (state.theta, state.covariance), believed)
 
 
 def _learnt(
@@ -403,7 +408,7 @@ def _averaged(
     state: TraceState,
     at: jax.Array,
     score: jax.Array,
-    centre: jax.Array,
+    point: jax.Array,
     noise: jax.Array,
     unclear: jax.Array,
     keep: jax.Array,
@@ -414,7 +419,7 @@ def _averaged(
     # Coordinates related by the curvature must have one weight: they share the mean of `unclear`.
     weight = 1 / (noise + _shared(model, jnp.diag(unclear)))
     blocks = state.blocks._replace(weight=keep * state.blocks.weight)
-    one = Averages(weight, score, centre, noise, subsampled)
+    one = Averages(weight, score, point, noise, subsampled)
     own = jax.tree.map(lambda x: x[at], blocks)
     both = jax.tree.map(lambda x, y: jnp.stack([x, y]), own, one)
     return state._replace(
@@ -447,10 +452,9 @@ def _shared(model: Model, x: jax.Array) -> jax.Array:
 def _look(model: Model, state: TraceState) -> View:
     """Where to release a score: the model's working point, else the posterior mean."""
     if not isinstance(model, HasWorkingPoint):
-        ones, nothing = jnp.ones_like(state.theta), jnp.zeros_like(state.curvature)
-        return View(state.theta, state.theta, ones, nothing)
+        return View(state.theta, jnp.ones_like(state.theta), jnp.zeros_like(state.curvature))
     point, factors, doubt = model.working_point(state.theta, state.curvature, state.covariance)
-    return View(point, state.theta, factors, jnp.diag(doubt / factors**2))
+    return View(point, factors, jnp.diag(doubt / factors**2))
 
 
 def _asked(model: Model, state: TraceState) -> jax.Array:

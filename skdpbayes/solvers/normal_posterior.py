@@ -6,8 +6,13 @@ variational Bayes replaces each precision by its expectation,
     E[precision] = (df + 1) / (df scale^2 + E[(t - mean)^2]),
 
 and is iterated by the caller: `na-dpvi` in its rounds, `vips` of logistic regression to a fixed
-point. Priors may share a factor of their scales, at most one, whose inverse square has a gamma
-distribution too (`COMMON_SHAPE`, `COMMON_RATE`). See ``docs/solvers/na-dpvi.md``.
+point. Priors of J coefficients may have a common scale factor r as well, of at most one. Its
+inverse square has a gamma prior, truncated below at one, and the expectation
+
+    E[r^-2] = max(1, (2 shape + J) / (2 rate + sum of E[precision] E[(t - mean)^2])),
+
+with precisions in units of ``scale^-2 r^-2``. (The truncated mean is approximated by the larger of
+one and the mean.) See ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations
@@ -22,20 +27,20 @@ from skdpbayes.models.base import (
     Model,
     flat_start,
     prior_axes,
+    prior_common_scale,
     prior_degrees,
     prior_matrix,
     prior_mean,
-    prior_shared,
     prior_variance,
 )
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 
 REACH = 6.0  # prior standard deviations within which estimates lie
-# Of the gamma prior of the inverse square of the common factor, which is cut at one: worth twenty
-# coefficients, and four of their number are not believed to be small by chance.
+# Gamma prior of the inverse square of the common scale factor, truncated below at one. It is worth
+# twenty coefficients, and four or fewer cannot move it.
 COMMON_SHAPE, COMMON_RATE = 8.0, 10.0
-_COMMON_SWEEPS = 8  # until factors and common factor agree
+_COMMON_SWEEPS = 8  # until it agrees with the precisions
 _SWEEPS = 60  # until the precisions of Student t priors are those expected
 
 
@@ -43,24 +48,29 @@ def posterior_given(model: Model, likelihood: NormalLikelihood) -> GaussianPoste
     """Normal posterior of a model's parameters, as `na-dpvi` reports it."""
     with jax.enable_x64(True):
         parts = (likelihood.information, likelihood.linear, likelihood.reported)
-        mean, precision = _given(model, *(np.asarray(x, np.float64) for x in parts))
+        own = (*parts, likelihood.common_scale)
+        mean, precision = _given(model, *(np.asarray(x, np.float64) for x in own))
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
 
 @jax.jit
 def _given(
-    model: Model, information: jax.Array, linear: jax.Array, reported: jax.Array
+    model: Model,
+    information: jax.Array,
+    linear: jax.Array,
+    reported: jax.Array,
+    believed: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of `posterior_given`."""
 
     def sweep(_: Any, before: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        found, precision = normal_given(model, information, linear, before)
+        found, precision = normal_given(model, information, linear, before, believed)
         return within_reach(model, found, REACH), jnp.linalg.inv(precision)
 
     start = prior_mean(model), jnp.linalg.inv(prior_matrix(model))
     sweeps = 1 if prior_degrees(model) is None else _SWEEPS
     mean, covariance = jax.lax.fori_loop(0, sweeps, sweep, start)
-    return mean, normal_given(model, reported, linear, (mean, covariance))[1]
+    return mean, normal_given(model, reported, linear, (mean, covariance), believed)[1]
 
 
 def gained(h: jax.Array, spread: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -75,6 +85,7 @@ def normal_given(
     information: jax.Array,
     linear: jax.Array,
     before: tuple[jax.Array, jax.Array],
+    believed: jax.Array | float = 1.0,
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of the parameters t under ``linear't - t' information t / 2``.
 
@@ -87,14 +98,20 @@ def normal_given(
     before : pair of arrays of shapes (p,) and (p, p)
         Mean and covariance of the parameters, under which precisions of Student t priors have their
         expectation. At the fixed point they are those of the result.
+    believed : float
+        Power of the common scale factor, from 0 (none) to 1.
     """
     start = prior_mean(model)
-    precision = information + prior_matrix(model, _factors(model, start, *before))
+    precision = information + prior_matrix(model, _factors(model, start, *before, believed))
     return start + jnp.linalg.solve(precision, linear - information @ start), precision
 
 
 def _factors(
-    model: Model, start: jax.Array, mean: jax.Array, covariance: jax.Array
+    model: Model,
+    start: jax.Array,
+    mean: jax.Array,
+    covariance: jax.Array,
+    believed: jax.Array | float,
 ) -> jax.Array | float:
     """Expected precisions, times the squared scales of the prior."""
     df = prior_degrees(model)
@@ -104,17 +121,22 @@ def _factors(
     if axes is not None:
         away, covariance = axes @ away, axes @ covariance @ axes.T
     square = (away**2 + jnp.diag(covariance)) / prior_variance(model)
-    shared = prior_shared(model)
+
+    def own(common: jax.Array | float) -> jax.Array:
+        return (df + 1) / (df + common * square)
+
+    shared = prior_common_scale(model)
     if shared is None:
-        return (df + 1) / (df + square)
+        return own(1.0)
 
     def sweep(_: Any, common: jax.Array) -> jax.Array:
-        size = jnp.sum(shared * (df + 1) / (df + common * square) * square)
+        size = jnp.sum(shared * own(common) * square)
         mean = (2 * COMMON_SHAPE + jnp.sum(shared)) / (2 * COMMON_RATE + size)
-        return jnp.maximum(mean, 1)
+        return jnp.maximum(1, mean) ** believed
 
-    common = 1 + shared * (jax.lax.fori_loop(0, _COMMON_SWEEPS, sweep, jnp.ones(())) - 1)
-    return common * (df + 1) / (df + common * square)
+    common = jax.lax.fori_loop(0, _COMMON_SWEEPS, sweep, jnp.ones(()))
+    common = jnp.where(shared > 0, common, 1)
+    return common * own(common)
 
 
 def within_reach(model: Model, mean: jax.Array, deviations: float) -> jax.Array:

@@ -30,8 +30,8 @@ from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
 
 _FACTOR = 0.01  # prior variance of the ratio of the records' curvature to that of simulated rows
 _APART = 0.25  # relative difference of both at which simulated rows are believed by half
-_ERRORS = 0.7  # standard errors of that which are taken off
-_PLAUSIBLE = 1.0  # mean of an exponential prior of its square
+_ERRORS = 0.7  # standard errors that are taken off the square of that difference
+_PLAUSIBLE = 1.0  # prior mean of the square (exponential)
 _BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
 _SWEEPS, _ARRIVED = 20, 0.001  # at most; the move that ends them, in posterior standard deviations
 _LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
@@ -52,6 +52,7 @@ class Found(NamedTuple):
     mean: jax.Array  # (P,)
     precision: jax.Array  # (P, P)
     likelihood: Likelihood
+    alike: jax.Array  # share in which simulated rows are believed; one without
 
 
 class Sweep(NamedTuple):
@@ -96,11 +97,11 @@ def likeness(known: Curvature) -> Likeness:
     difference = released - factor * foreseen
     told = share_told(difference, variance)
     # Noise alone often passes for a difference. Part of the standard error of its square is
-    # taken off, and more where that is too large to tell: the mode under an exponential prior.
+    # taken off, and where it is large, as much as gives the mode under an exponential prior.
     p, whole = len(released), jnp.sum(foreseen**2)
-    chance = 2 * jnp.sqrt(p * (p + 1.0)) * variance
-    chance *= jnp.maximum(_ERRORS, chance / (_PLAUSIBLE * whole))
-    apart = (told * jnp.sum(difference**2) - chance).clip(0) / whole
+    deviation = 2 * jnp.sqrt(p * (p + 1.0)) * variance / whole
+    chance = deviation * jnp.maximum(_ERRORS, deviation / _PLAUSIBLE)
+    apart = (told * jnp.sum(difference**2) / whole - chance).clip(0)
     return Likeness(factor, difference, told, sure * error, 1 / (1 + apart / _APART**2))
 
 
@@ -227,7 +228,7 @@ def found_with(
     def step(last: Sweep) -> Sweep:
         number, _, mean, covariance, _ = last
         likelihood = learnt(mean, covariance)
-        new, precision = normal_given(model, *likelihood[:2], (mean, covariance))
+        new, precision = normal_given(model, *likelihood[:2], (mean, covariance), like.alike)
         covariance = jnp.linalg.inv(precision)
         move = new - mean
         moved = jnp.sqrt(jnp.mean(move**2 / jnp.diag(covariance)))
@@ -242,5 +243,6 @@ def found_with(
     nothing = Likelihood(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros((size, size)))
     first = Sweep(zero, zero + jnp.inf, start.mean, start.covariance, nothing)
     _, _, mean, covariance, found = jax.lax.while_loop(goes_on, step, first)
-    precision = normal_given(model, found.reported, found.linear, (mean, covariance))[1]
-    return Found(mean, precision, found)
+    last = (mean, covariance)
+    precision = normal_given(model, found.reported, found.linear, last, like.alike)[1]
+    return Found(mean, precision, found, like.alike)

@@ -19,12 +19,13 @@ from skdpbayes import (
     DPSigmoidBeliefNet,
     LongFitWarning,
 )
-from skdpbayes.calibration import _model_check, check, marginal_coverage, tarp_coverage
+from skdpbayes.calibration import _model_check, _simulators, check, marginal_coverage, tarp_coverage
 from skdpbayes.calibration._model_check import _names, _ravelled
 from skdpbayes.calibration._simulators import simulator_of
 from skdpbayes.displays import CheckDisplay
 from skdpbayes.estimators import _base
 from skdpbayes.privacy import PrivacyLeakWarning, PrivacyLedger
+from skdpbayes.solvers.normal_posterior import COMMON_RATE, COMMON_SHAPE
 
 
 @pytest.fixture(scope="module")
@@ -208,12 +209,19 @@ def test_prior_of_logistic_regression_is_that_of_the_solver():
     truths = np.concatenate([normal.truth(rng)["coef"].ravel() for _ in range(100)])
     assert truths.std() == pytest.approx(2.0, rel=0.05)
     assert normal.model.prior_df is None and student.model.prior_df is not None
-    # The coefficients of one truth share a factor of their scale, at most one.
-    sizes = np.array([np.median(np.abs(student.truth(rng)["coef"])) for _ in range(400)])
-    median = 2.0 * stats.t(4).ppf(0.75)
-    assert 0.75 < sizes.mean() / median < 0.95
-    intercepts = [student.truth(rng)["intercept"].item() for _ in range(1000)]
-    assert np.std(intercepts) == pytest.approx(2.0, rel=0.08)
+
+
+def test_coefficients_of_a_truth_have_a_common_scale(monkeypatch):
+    student = simulator_of(DPBayesianLogisticRegression(), 500, 3, None)
+    drawn = [_simulators._common_scale(np.random.default_rng(seed)) ** -2 for seed in range(500)]
+    gamma = stats.gamma(COMMON_SHAPE, scale=1 / COMMON_RATE)
+    assert stats.kstest(drawn, lambda x: 1 - gamma.sf(x) / gamma.sf(1)).pvalue > 0.01
+    truths = []
+    for scale in (1.0, 0.5):
+        monkeypatch.setattr(_simulators, "_common_scale", lambda rng, scale=scale: scale)
+        truths.append(student.truth(np.random.default_rng(0)))
+    np.testing.assert_allclose(truths[1]["coef"], truths[0]["coef"] / 2)
+    np.testing.assert_allclose(truths[1]["intercept"], truths[0]["intercept"])
 
 
 class Switched:

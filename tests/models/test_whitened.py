@@ -69,24 +69,31 @@ def test_logits_that_are_unknown_differ_less_between_rows(n_classes):
     with jax.enable_x64(True):
         seen = InCoordinates(model, AXES)
         rows = NormalRows(standard_rows(D), float(n)).of(seen)
-        mean = 2 * RNG.normal(size=k * D)
-        root = RNG.normal(size=(k * D, k * D)) / 3
+        rng = np.random.default_rng(1)
+        mean, root = 2 * rng.normal(size=k * D), rng.normal(size=(k * D, k * D)) / 2
         covariance = root @ root.T
-        near = seen.nearer(jnp.asarray(mean), jnp.asarray(covariance), 0.5)
-        same = seen.nearer(jnp.asarray(mean), jnp.asarray(covariance), 0.0)
+        near, same = (
+            seen.with_shrunk_logits(jnp.asarray(mean), jnp.asarray(covariance), shrinkage)
+            for shrinkage in (0.5, 0.0)
+        )
     np.testing.assert_allclose(same, mean, rtol=1e-9)
     z = np.asarray(rows.rows)
     before, after = (z @ np.asarray(x).reshape(k, D).T for x in (mean, near))
     spread, less = before - before.mean(axis=0), after - after.mean(axis=0)
-    # The variance of a logit beside that of the mean logit.
-    own = np.einsum("iaib->ab", covariance.reshape(k, D, k, D)) / k
-    about = z - z.mean(axis=0)
-    unknown = np.mean(np.einsum("na,ab,nb->n", about, own, about))
+    # The variance of a logit beside that of the mean logit, of three classes without what they
+    # have in common.
+    blocks, about = covariance.reshape(k, D, k, D), z - z.mean(axis=0)
+    own = np.einsum("iajb,na,nb->ij", blocks, about, about) / len(z)
+    rest = np.eye(k) - (1 / k if k > 1 else 0)
+    unknown = np.trace(rest @ own @ rest) / max(k - 1, 1)
     np.testing.assert_allclose(less, spread / np.sqrt(1 + 0.5 * unknown), atol=1e-3)
-    # The mean probability of a class against the first remains, about.
-    chance = [expit(x).mean(axis=0) for x in (before, after)]
-    np.testing.assert_allclose(chance[1], chance[0], atol=0.04)
-    assert np.abs(after.mean(axis=0)).max() < np.abs(before.mean(axis=0)).max()
+    # The mean probability of a class remains, about, as it would not with the same mean logit.
+    chances = [
+        np.asarray(model.probabilities(x)).mean(axis=0)
+        for x in (before, after, less + before.mean(axis=0))
+    ]
+    moved = np.abs(chances[2] - chances[0]).max()
+    assert np.abs(chances[1] - chances[0]).max() < 0.6 * moved
 
 
 @pytest.mark.parametrize("prior_df", [None, np.full(D, 4.0)])
@@ -196,13 +203,23 @@ def test_public_facts_decide():
 def test_default_priors():
     """Student t for coefficients by na-dpvi, normal for intercepts and other solvers."""
 
-    def degrees(**parameters):
-        plan = DPBayesianLogisticRegression(classes=[0, 1], **parameters).plan(
-            n_rows=500, n_features=2
-        )
-        model = getattr(plan.model, "model", plan.model)
-        return model.prior_df if model.prior_df is None else model.prior_df.tolist()
+    def model_by(**parameters):
+        estimator = DPBayesianLogisticRegression(**{"classes": [0, 1]} | parameters)
+        plan = estimator.plan(n_rows=500, n_features=2)
+        return getattr(plan.model, "model", plan.model)
 
+    def degrees(**parameters):
+        df = model_by(**parameters).prior_df
+        return df if df is None else df.tolist()
+
+    def common(**parameters):
+        mask = model_by(**parameters).common_scale
+        return mask if mask is None else mask.tolist()
+
+    assert common() == common(epsilon=np.inf, classes=[0, 1, 2]) == [1, 1, 0]
+    assert common(fit_intercept=False) == [1, 1]
+    for own in ({"prior_df": 4}, {"prior_df": None}, {"solver": "dpvi"}, {"solver": "vips"}):
+        assert common(**own) is None
     assert degrees() == degrees(epsilon=np.inf) == degrees(prior_df=4) == [4, 4, 1e6]
     assert degrees(fit_intercept=False) == [4, 4]
     assert degrees(prior_df=None) is degrees(solver="dpvi") is degrees(solver="vips") is None

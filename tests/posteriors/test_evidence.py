@@ -87,7 +87,9 @@ def test_many_degrees_of_freedom_are_a_normal_prior():
 
 def test_directions_of_which_nothing_is_known_change_nothing():
     own = likelihood(3.0)
-    wide = NormalLikelihood(*(np.pad(x, (0, 1)) for x in vars(own).values()))
+    wide = NormalLikelihood(
+        *(np.pad(x, (0, 1)) for x in (own.information, own.linear, own.reported))
+    )
     scale, df = np.array([1.0, 0.5, 2.0]), np.array([4.0, 4.0, 3.0])
     found, alone = evidence(wide, Priors(scale, df)), evidence(own, Priors(scale[:2], df[:2]))
     assert found.log == pytest.approx(alone.log, abs=1e-6)

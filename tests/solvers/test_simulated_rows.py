@@ -82,8 +82,6 @@ def test_noise_that_hides_everything_leaves_the_simulated_rows_believed():
     """A difference many times as large as the curvature is noise, not a difference."""
     hidden = [likeness(known(100 * np.eye(P), 2000.0, seed)).alike for seed in range(50)]
     assert np.mean(hidden) > 0.99
-    plain = [likeness(known(100 * np.eye(P), 60.0, seed)).alike for seed in range(50)]
-    assert np.mean(plain) < 0.95
 
 
 def test_curvatures_are_mixed_as_they_are_believed():
@@ -192,6 +190,7 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     start = Start(truth.ravel() + 0.3, 1e-4 * jnp.eye(p), kept, kept)
     find = jax.jit(lambda start, known: found_with(model, rows, clip, start, blocks, known))
     found = find(start, known)
+    assert found.alike > 0.99  # by which a fit's likelihood remembers the common scale
     sd = jnp.sqrt(jnp.diag(jnp.linalg.inv(found.precision)))
     prior = prior_matrix(model)
     # The prior pulls a little.
@@ -250,13 +249,13 @@ def test_steps_are_by_a_curvature_that_no_clip_has_shortened():
         assert np.linalg.eigvalsh(last.curvature).min() > 0.01 * np.linalg.eigvalsh(whole).min()
 
 
-def test_scores_are_released_nearer_to_even_odds_as_far_as_rows_are_believed():
+def test_logits_of_scores_are_shrunk_as_far_as_rows_are_believed():
     p, clip, norm = 3, 1.2, 0.2
     model = InCoordinates(
         LogisticRegression(p, 2, np.ones(p, np.float32), row_norm=np.float32(9)), np.eye(p)
     )
     simulated = NormalRows(standard_rows(p), 5000.0)
-    solver = NADPVI(np.float32(clip), np.float32(norm), simulated=simulated, nearer=0.5)
+    solver = NADPVI(np.float32(clip), np.float32(norm), simulated=simulated, logit_shrinkage=0.5)
     one = np.ones(1)
     spec = Mechanism(one[0], 0 * one, one, np.int32(9), one[0])
     score, curvature = solver.rounds(model, spec)
@@ -267,7 +266,7 @@ def test_scores_are_released_nearer_to_even_odds_as_far_as_rows_are_believed():
         theta[None], clip, curvature_blocks(norm, clip, False)["curvature"].clipping_norm
     )
     noise = {"curvature": jnp.asarray(1e-3), "variances": jnp.asarray(1e-3)}
-    near = model.nearer(theta, covariance, 0.5)
+    near = model.with_shrunk_logits(theta, covariance, 0.5)
     assert jnp.abs(near - theta).max() > 0.3
     unlike = jnp.trace(kept) * jnp.diag(jnp.array([0.9, 0.1, 0.0]))
     for released, believed in ((kept, 1.0), (unlike, 0.0)):
