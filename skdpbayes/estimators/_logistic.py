@@ -363,7 +363,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         common = None
         if degrees is not None and self.prior_df == "auto":
             common = (degrees < _NORMAL).astype(np.float32)
-        return LogisticRegression(columns, n_classes, scale, degrees, common, constant=intercept)
+        return LogisticRegression(
+            columns, n_classes, scale, degrees, constant=intercept, common_scale=common
+        )
 
     def _degrees(self, solver: str, columns: int) -> np.ndarray | None:
         """Degrees of freedom of the priors by column; None: all are normal."""
@@ -441,6 +443,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         It is the logarithm of the mean likelihood under the prior, where the likelihood with all
         coefficients and intercepts zero is one. The likelihood is the normal one of "na-dpvi",
         quadratic about the estimate (``docs/choosing-priors.md``). The intercept keeps its prior.
+        The common scale of the default priors is taken for one: "auto" is compared as 4.
 
         Parameters
         ----------

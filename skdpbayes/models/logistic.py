@@ -35,23 +35,23 @@ class LogisticRegression:
         Prior standard deviation of each column's weights, or scale of their Student t prior.
     prior_df : array of shape (n_columns,), or None
         Degrees of freedom of each column's Student t prior; None: all priors are normal.
-    common_scale : array of shape (n_columns,), or None
-        One for columns whose Student t priors have a common scale factor of at most one
-        (`normal_posterior`), else zero; None: no column's prior has.
     row_norm : float
         Public norm of x up to which a row has its full weight (`largest_weight`); infinite where
         nothing has to be bounded.
     constant : bool
         Whether the last column is constant, for an intercept.
+    common_scale : array of shape (n_columns,), or None
+        One for columns whose Student t priors have a common scale factor of at most one
+        (`normal_posterior`), else zero; None: no column's prior has.
     """
 
     n_columns: int = field(metadata={"static": True})
     n_classes: int = field(metadata={"static": True})
     prior_scale: Array
     prior_df: Array | None = None
-    common_scale: Array | None = None
     row_norm: Number = math.inf
     constant: bool = field(default=False, metadata={"static": True})
+    common_scale: Array | None = None
 
     @property
     def n_rows(self) -> int:

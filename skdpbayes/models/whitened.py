@@ -136,7 +136,7 @@ class InCoordinates:
         unknown = deviation_variance(
             jnp.einsum("iajb,ab->ij", covariance.reshape(k, p, k, p), varying) / size
         )
-        short = 1 / jnp.sqrt(1 + shrinkage * unknown)
+        short = 1 / jnp.sqrt(1 + shrinkage * unknown.clip(0))
         # A logistic function averaged over normal logits of variance v is about that of their mean
         # over sqrt(1 + pi v / 8).
         bend = jnp.pi / 8 * deviation_variance(spread @ spread.T / size)

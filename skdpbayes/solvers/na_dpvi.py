@@ -272,9 +272,8 @@ class NADPVI:
             return view
         assert isinstance(model, InCoordinates)  # as `NormalRows.of` says
         shrinkage = self.logit_shrinkage * likeness(state.known).alike ** 2
-        return view._replace(
-            point=model.with_shrunk_logits(state.theta, state.covariance, shrinkage)
-        )
+        point = model.with_shrunk_logits(state.theta, state.covariance, shrinkage)
+        return view._replace(point=double(single(point)))  # as the query has it
 
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""

@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.mechanism.contributions import contribution_norm
-from skdpbayes.models.base import prior_matrix
+from skdpbayes.models.base import prior_common_scale, prior_matrix
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows, standard_rows
 from skdpbayes.models.whitened import InCoordinates, WhitenedLogistic
@@ -87,6 +87,12 @@ def test_logits_that_are_unknown_differ_less_between_rows(n_classes):
     rest = np.eye(k) - (1 / k if k > 1 else 0)
     unknown = np.trace(rest @ own @ rest) / max(k - 1, 1)
     np.testing.assert_allclose(less, spread / np.sqrt(1 + 0.5 * unknown), atol=1e-3)
+    if k == 1:
+        bend = np.pi / 8 * spread.var()
+        short = 1 / np.sqrt(1 + 0.5 * unknown)
+        ratio = np.sqrt((1 + short**2 * bend) / (1 + bend))
+        np.testing.assert_allclose(after.mean(), ratio * before.mean(), rtol=1e-2)
+        assert ratio < 0.95
     # The mean probability of a class remains, about, as it would not with the same mean logit.
     chances = [
         np.asarray(model.probabilities(x)).mean(axis=0)
@@ -200,6 +206,20 @@ def test_public_facts_decide():
     assert not whitened(private_size)
 
 
+def test_noise_decides_how_far_logits_are_shrunk():
+    def shrinkage(n, **parameters):
+        estimator = DPBayesianLogisticRegression(classes=[0, 1], **parameters)
+        plan = estimator.plan(n_rows=n, n_features=5)
+        solver = getattr(plan.solver, "solver", plan.solver)
+        return solver.logit_shrinkage, solver.clipping_norm
+
+    few, many = shrinkage(500), shrinkage(2000)
+    assert few[0] == pytest.approx(4 * many[0], rel=1e-5) and many[0] > 0
+    # The clipping norm is .55 noise**-.25 typical rows.
+    assert many[0] == pytest.approx(0.1 * (many[1] / (0.55 * 6**0.5)) ** -4, rel=1e-3)
+    assert shrinkage(500, fit_intercept=False)[0] == shrinkage(500, epsilon=np.inf)[0] == 0
+
+
 def test_default_priors():
     """Student t for coefficients by na-dpvi, normal for intercepts and other solvers."""
 
@@ -218,6 +238,9 @@ def test_default_priors():
 
     assert common() == common(epsilon=np.inf, classes=[0, 1, 2]) == [1, 1, 0]
     assert common(fit_intercept=False) == [1, 1]
+    with jax.enable_x64(True):
+        mask = prior_common_scale(InCoordinates(model_by(classes=[0, 1, 2]), np.eye(3)))
+    assert mask.tolist() == [1, 1, 0] * 3
     for own in ({"prior_df": 4}, {"prior_df": None}, {"solver": "dpvi"}, {"solver": "vips"}):
         assert common(**own) is None
     assert degrees() == degrees(epsilon=np.inf) == degrees(prior_df=4) == [4, 4, 1e6]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes.solvers.normal_posterior import COMMON_RATE, COMMON_SHAPE, normal_given
+from skdpbayes.solvers.normal_posterior import COMMON_RATE, COMMON_SHAPE, _factors, normal_given
 
 
 class Model(NamedTuple):
@@ -145,3 +145,18 @@ def test_large_parameters_leave_the_common_scale_at_one():
         )
         np.testing.assert_allclose(common[0], plain[0], rtol=1e-9)
         np.testing.assert_allclose(common[1], plain[1], rtol=1e-9)
+
+
+def test_large_parameters_among_small_ones_do_not_hide_the_common_scale():
+    """One sweep of the caller finds the fixed point of the common scale, nearly."""
+    p, large = 300, 50
+    model = Model(np.zeros(p), np.ones(p), 4.0, np.ones(p))
+    mean = np.r_[np.full(large, 3.0), np.full(p - large, 0.2)]
+    with jax.enable_x64(True):
+        factors = _factors(model, jnp.zeros(p), jnp.asarray(mean), jnp.zeros((p, p)), 1.0)
+    common = 1.0
+    for _ in range(1000):
+        size = np.sum(5 * mean**2 / (4 + common * mean**2))
+        common = max(1, (2 * COMMON_SHAPE + p) / (2 * COMMON_RATE + size))
+    assert common > 2
+    np.testing.assert_allclose(factors, 5 * common / (4 + common * mean**2), rtol=0.1)

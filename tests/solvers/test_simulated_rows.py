@@ -72,9 +72,10 @@ def test_records_unlike_simulated_rows_are_told_from_them():
     assert float(likeness(known(np.diag(values), 200.0)).told) < 0.6  # noise hides it
 
 
-def test_noise_rarely_passes_for_a_difference():
+@pytest.mark.parametrize("sd", [20.0, 60.0])
+def test_noise_rarely_passes_for_a_difference(sd):
     """By itself the share told is above zero in half of cases, and in a fifth it is by much."""
-    alike = np.array([likeness(known(100 * np.eye(P), 60.0, seed)).alike for seed in range(100)])
+    alike = np.array([likeness(known(100 * np.eye(P), sd, seed)).alike for seed in range(100)])
     assert 0.7 < (alike == 1).mean() < 0.85
 
 
@@ -82,6 +83,13 @@ def test_noise_that_hides_everything_leaves_the_simulated_rows_believed():
     """A difference many times as large as the curvature is noise, not a difference."""
     hidden = [likeness(known(100 * np.eye(P), 2000.0, seed)).alike for seed in range(50)]
     assert np.mean(hidden) > 0.99
+    # With error e of the square of a difference a, the mode is a - e^2.
+    seen = known(200 * np.diag([1.0, 0, 0, 0, 0, -1.0]) + 100 * np.eye(P), 70.0)
+    like = likeness(seen)
+    error = 2 * (P * (P + 1)) ** 0.5 * 70.0**2 / (P * 100.0**2)
+    apart = float(like.told * jnp.sum(like.difference**2) / (P * 100.0**2) - error**2)
+    assert error > 1 and apart > 0.1
+    assert float(like.alike) == pytest.approx(1 / (1 + apart / 0.25**2), rel=1e-6)
 
 
 def test_curvatures_are_mixed_as_they_are_believed():
@@ -269,13 +277,19 @@ def test_logits_of_scores_are_shrunk_as_far_as_rows_are_believed():
     near = model.with_shrunk_logits(theta, covariance, 0.5)
     assert jnp.abs(near - theta).max() > 0.3
     unlike = jnp.trace(kept) * jnp.diag(jnp.array([0.9, 0.1, 0.0]))
-    for released, believed in ((kept, 1.0), (unlike, 0.0)):
+    for released, believed in ((kept, 1.0), (0.7 * kept + 0.3 * unlike, None), (unlike, 0.0)):
         estimate = {"curvature": released.ravel(), "variances": rows.variances(theta[None], clip)}
         state = curvature.update(
             start, theta, jnp.int32(0), jax.tree.map(jnp.float32, estimate), noise
         )
         asked, view = score.point(state, jax.random.key(1))
-        np.testing.assert_allclose(asked, believed * near + (1 - believed) * theta, atol=0.03)
+        if believed is None:
+            alike = likeness(state.known).alike
+            assert 0.2 < alike < 0.8
+            wanted = model.with_shrunk_logits(theta, covariance, 0.5 * alike**2)
+            np.testing.assert_allclose(asked, wanted, rtol=1e-5)
+        else:
+            np.testing.assert_allclose(asked, believed * near + (1 - believed) * theta, atol=0.03)
         # The averages keep where it was released.
         given = {"score": jnp.ones((1, p), jnp.float32)}
         new = score.update(state, (asked, view), jnp.int32(0), given, {"score": jnp.asarray(1.0)})
