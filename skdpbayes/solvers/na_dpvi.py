@@ -16,7 +16,8 @@ which is combined with the prior (`_given`): the usual posterior where nu is sma
 it is large. The next score is released at the posterior mean; there is no learning rate. As it
 nears t*, errors of H matter less and less.
 
-For logistic regression simulated rows correct the steps and the result (`simulated_rows`).
+For logistic regression simulated rows correct the steps and the result (`simulated_rows`). Where
+noise is large, its scores are released at smaller logits, which clipped rows tell more about.
 
 Where we differ: the paper runs NUTS over the stored trace for t*, a diagonal H and the variance.
 
