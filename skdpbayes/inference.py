@@ -400,10 +400,15 @@ class _Journal:
         return state, kept
 
 
+def _query(kind, words, model, solver, mechanism, state):
+    """Query and blocks of a round, in a program of its own."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    return _asked(round_, mechanism, state, round_.point(state, wrap_keys(words)))
+
+
 def _release(kind, words, step, records, source, model, solver, mechanism, state):
     """Release of a round."""
-    round_ = solver.rounds(model, mechanism)[kind]
-    query, blocks = _asked(round_, mechanism, state, round_.point(state, wrap_keys(words)))
+    query, blocks = _query(kind, words, model, solver, mechanism, state)
     return private_sum(query, blocks, mechanism, source.at(step), step, records)
 
 
@@ -413,8 +418,7 @@ _released = jax.jit(_release, static_argnums=0, compiler_options=_OF_FEW_ROUNDS)
 @partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
 def _recalled(kind, words, step, source, model, solver, mechanism, state):
     """Recorded release of a round."""
-    round_ = solver.rounds(model, mechanism)[kind]
-    query, blocks = _asked(round_, mechanism, state, round_.point(state, wrap_keys(words)))
+    query, blocks = _query(kind, words, model, solver, mechanism, state)
     return recorded_release(query, blocks, _one(source.example), source.releases[step])
 
 
@@ -429,8 +433,7 @@ def _learned(kind, words, step, release, model, solver, mechanism, state):
 
 def _sums_of_piece(kind, words, step, records, draw, model, solver, mechanism, state, sums):
     """Sums over a piece of the records, added to those of the pieces before."""
-    round_ = solver.rounds(model, mechanism)[kind]
-    query, blocks = _asked(round_, mechanism, state, round_.point(state, wrap_keys(words)))
+    query, blocks = _query(kind, words, model, solver, mechanism, state)
     own = partial_sums(query, blocks, mechanism, draw, step, records)
     return own if sums is None else jax.tree.map(jnp.add, sums, own)
 
@@ -444,8 +447,7 @@ _piece, _piece_of_few = (
 @partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
 def _noisy(kind, words, step, noise, model, solver, mechanism, state, sums):
     """Release of a round whose pieces are summed."""
-    round_ = solver.rounds(model, mechanism)[kind]
-    _, blocks = _asked(round_, mechanism, state, round_.point(state, wrap_keys(words)))
+    _, blocks = _query(kind, words, model, solver, mechanism, state)
     return noisy_release(blocks, mechanism, noise, step, sums)
 
 

@@ -89,7 +89,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     prior_scale : float, default=1.0
-        Scale of the prior of each coefficient; with the default `prior_df` of "na-dpvi" its most.
+        Scale of the prior of each coefficient; the largest one if `prior_df` is left to "na-dpvi".
     intercept_scale : float, default=None
         Standard deviation of the prior of the intercept. None means `prior_scale`.
     prior_df : float, None or "auto", default="auto"

@@ -116,10 +116,10 @@ class InCoordinates:
     def with_shrunk_logits(
         self, mean: jax.Array, covariance: jax.Array, shrinkage: Number
     ) -> jax.Array:
-        """Ravelled coordinates whose logits vary less between rows, at about the same mean chance.
+        """Ravelled coordinates whose logits vary less between rows.
 
-        What varies is divided by ``sqrt(1 + shrinkage v)``, with v the variance that the covariance
-        leaves to it.
+        Their variation is divided by ``sqrt(1 + shrinkage v)``, where v is its variance under the
+        covariance. The mean probability stays about the same.
 
         Parameters
         ----------

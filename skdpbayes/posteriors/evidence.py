@@ -39,8 +39,8 @@ class NormalLikelihood:
         Estimate of the fit, about which the likelihood is quadratic.
     moments : array of shape (p, p), optional
         M such that ``t' M t`` is the mean square of a record's linear predictors.
-    common_scale : float
-        Power of the common scale factor of priors, as far as the fit believed it (`likeness`).
+    believed : float
+        Power of the common scale factor of priors in the fit (`normal_given`).
     """
 
     information: np.ndarray
@@ -48,7 +48,7 @@ class NormalLikelihood:
     reported: np.ndarray
     centre: np.ndarray | None = None
     moments: np.ndarray | None = None
-    common_scale: float = 1.0
+    believed: float = 1.0
 
     def mapped(self, axes: ArrayLike) -> NormalLikelihood:
         """Likelihood of ``axes @ coefficients``."""
@@ -58,7 +58,7 @@ class NormalLikelihood:
             back.T @ self.linear,
             back.T @ self.reported @ back,
             None if self.centre is None else np.asarray(axes, np.float64) @ self.centre,
-            common_scale=self.common_scale,
+            believed=self.believed,
         )
 
     def moved(self, mean: np.ndarray) -> float:

@@ -298,7 +298,7 @@ class NADPVI:
         found = self._found(model, state)
         information, linear, reported = found.likelihood
         return NormalLikelihood(
-            information, linear, reported, found.mean, common_scale=float(found.alike)
+            information, linear, reported, found.mean, believed=float(found.alike)
         )
 
     def found(self, model: Model, state: TraceState) -> Found:
@@ -353,7 +353,8 @@ def _given(
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of the parameters, given the averages."""
     information, linear = _learnt(model, state, h, unclear)
-    # Priors may have a common scale: coefficients seem small where an unlike curvature hides them.
+    # Where records are unlike simulated rows, errors are larger than the covariance says, and a
+    # smaller scale of the prior would not cover them.
     believed = 1.0 if state.known.foreseen is None else likeness(state.known).alike
     return normal_given(model, information, linear, (state.theta, state.covariance), believed)
 

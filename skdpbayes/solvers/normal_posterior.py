@@ -17,8 +17,6 @@ up to a fifth: the larger of one and the plain mean is cautious. See ``docs/solv
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,9 +45,9 @@ _SWEEPS = 60  # until the precisions of Student t priors are those expected
 def posterior_given(model: Model, likelihood: NormalLikelihood) -> GaussianPosterior:
     """Normal posterior of a model's parameters, as `na-dpvi` reports it."""
     with jax.enable_x64(True):
-        parts = (likelihood.information, likelihood.linear, likelihood.reported)
-        own = (*parts, likelihood.common_scale)
-        mean, precision = _given(model, *(np.asarray(x, np.float64) for x in own))
+        own = likelihood
+        parts = (own.information, own.linear, own.reported, own.believed)
+        mean, precision = _given(model, *(np.asarray(x, np.float64) for x in parts))
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
 
@@ -63,7 +61,7 @@ def _given(
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of `posterior_given`."""
 
-    def sweep(_: Any, before: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def sweep(_: jax.Array, before: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         found, precision = normal_given(model, information, linear, before, believed)
         return within_reach(model, found, REACH), jnp.linalg.inv(precision)
 
@@ -129,7 +127,7 @@ def _factors(
     if shared is None:
         return own(1.0)
 
-    def sweep(_: Any, common: jax.Array) -> jax.Array:
+    def sweep(_: jax.Array, common: jax.Array) -> jax.Array:
         size = jnp.sum(shared * own(common) * square)
         expected = (2 * COMMON_SHAPE + jnp.sum(shared)) / (2 * COMMON_RATE + size)
         return jnp.maximum(1, expected) ** believed

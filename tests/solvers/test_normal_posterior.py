@@ -135,13 +135,14 @@ def test_variational_bayes_of_a_common_scale(believed):
 
 def test_large_parameters_leave_the_common_scale_at_one():
     """Where parameters are as large as their prior says, or larger, nothing is changed."""
-    information = 100 * np.eye(4)
-    model = Model(np.zeros(4), SCALE, 4.0)
+    scale = np.tile(SCALE, 10)
+    p = len(scale)
+    information, model = 100 * np.eye(p), Model(np.zeros(p), scale, 4.0)
     for size in (1.0, 5.0):
-        linear = information @ (size * SCALE * [1, -1, 1, -1])
+        linear = information @ (size * scale * np.tile([1, -1], p // 2))
         plain, common = (
             moments(model._replace(common_scale=shared), information, linear)
-            for shared in (None, np.ones(4))
+            for shared in (None, np.ones(p))
         )
         np.testing.assert_allclose(common[0], plain[0], rtol=1e-9)
         np.testing.assert_allclose(common[1], plain[1], rtol=1e-9)
