@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -18,6 +19,7 @@ from skdpbayes.estimators._program import ProgramEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.groups import GroupedRows, place_of
+from skdpbayes.plans.settings import Bounds, Task
 from skdpbayes.privacy import PrivacyLedger
 from skdpbayes.schema import Schema
 
@@ -245,6 +247,32 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             "group_scale": self.group_scale,
         }
         return hierarchical_logistic, public
+
+    def _task(self, facts: Facts) -> Task:
+        """With "na-dpvi", in coordinates in which groups and columns are about alike."""
+        from skdpbayes.models.grouped import GroupedLogistic
+        from skdpbayes.models.logistic import LogisticRegression
+        from skdpbayes.models.numpyro.reduced import Reduced
+
+        task = super()._task(facts)
+        hierarchy, n = task.model.model, facts.n_rows
+        known = n is not None and not self._by_person and math.isfinite(self.epsilon)
+        if self.solver != "na-dpvi" or not known or not isinstance(hierarchy, Reduced):
+            return task
+        norm = math.hypot(self._norm(facts), bool(self.fit_intercept))
+        groups, size = len(self._groups_and_table()[0]), len(hierarchy.to_read())
+        rows = LogisticRegression(
+            size,
+            2,
+            np.ones(size, np.float32),
+            row_norm=np.float32(norm),
+            constant=bool(self.fit_intercept),
+        )
+        to_prior = np.linalg.inv(hierarchy.to_read()).astype(np.float32)
+        model = GroupedLogistic(
+            hierarchy, to_prior, rows, groups, np.float32(0.7 * norm), np.float32(n)
+        )
+        return Task(model, Bounds(*rows.bounds(norm)), task.voided_by)
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         groups, _ = self._groups_and_table()

@@ -67,11 +67,15 @@ def denoised(matrix: Any, entry_variance: Any) -> Any:
     return centre + share_told(matrix - centre, entry_variance) * (matrix - centre)
 
 
-def share_told(difference: Any, entry_variance: Any) -> Any:
-    """Share of the squared size of a difference of matrices that is no noise."""
+def share_told(difference: Any, entry_variance: Any, entries: float | None = None) -> Any:
+    """Share of the squared size of a difference of matrices that is no noise.
+
+    `entries` is twice the number of independent entries: None means all.
+    """
     p = len(difference)
+    entries = p * (p + 1) if entries is None else entries
     size = (difference**2).sum()
-    return (1 - p * (p + 1) * entry_variance / size.clip(_TINY)).clip(0, 1)
+    return (1 - entries * entry_variance / size.clip(_TINY)).clip(0, 1)
 
 
 def learnt_curvature(matrix: Any, entry_variance: Any, xp: ModuleType) -> tuple[Any, Any]:

@@ -11,28 +11,58 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from skdpbayes.models.base import Model, double, unbiased_weight
-from skdpbayes.models.protocols import Array, Number, Params
+from skdpbayes.models.base import double, unbiased_weight
+from skdpbayes.models.protocols import Array, Number, Params, Record
 from skdpbayes.models.quadrature import normal_nodes
-from skdpbayes.models.whitened import InCoordinates, deviation_variance
 
-_LEAST_ROWS, _ROWS_OF_A_COLUMN = 512, 10  # and as many mirrored ones
+if TYPE_CHECKING:
+    from skdpbayes.models.whitened import InCoordinates
+
+_ROWS_OF_A_COLUMN = 10  # and as many mirrored ones
+
+
+def normal_rows(
+    standard: jax.Array, axes: jax.Array, constant_row: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Rows with a constant column and the second moments of the axes, and in their coordinates."""
+    # The axes are known up to a factor: the constant column's second moment is 1.
+    constant = jnp.linalg.solve(axes, constant_row)
+    unit = constant / jnp.linalg.norm(constant)
+    rows = standard + (1 - standard @ unit)[:, None] * unit
+    rows = rows / jnp.linalg.norm(constant)
+    return jnp.linalg.solve(axes.T, rows.T).T, rows
 
 
 @cache
-def standard_rows(n_columns: int) -> np.ndarray:
-    """Standard normal rows with mean zero and unit second moments, from a fixed seed."""
-    half = max(_LEAST_ROWS, _ROWS_OF_A_COLUMN * n_columns)
-    rows = np.random.default_rng(0).standard_normal((half, n_columns))
+def standard_rows(n_columns: int, least: int = 512, seed: int = 0) -> np.ndarray:
+    """Standard normal rows with mean zero and unit second moments, in mirrored pairs.
+
+    There are at least as many pairs as `least`.
+    """
+    half = max(least, _ROWS_OF_A_COLUMN * n_columns)
+    rows = np.random.default_rng(seed).standard_normal((half, n_columns))
     root = np.linalg.cholesky(rows.T @ rows / half)
     rows = np.linalg.solve(root, rows.T).T
     return np.concatenate([rows, -rows]).astype(np.float32)
+
+
+def deviation_variance(spread: jax.Array) -> jax.Array:
+    """Mean variance of a logit; with several classes, of its deviation from their mean.
+
+    Parameters
+    ----------
+    spread : array of shape (n_rows, n_rows)
+        Covariance of the logits of a row.
+    """
+    k = len(spread)
+    return spread[0, 0] if k == 1 else (jnp.trace(spread) - spread.mean() * k) / (k - 1)
 
 
 @jax.tree_util.register_dataclass
@@ -51,18 +81,10 @@ class NormalRows:
     standard: Array
     n_records: Number
 
-    def of(self, model: Model) -> Expected:
+    def of(self, model: InCoordinates) -> Expected:
         """Rows in the coordinates of a model whose last column is constant."""
-        if not isinstance(model, InCoordinates):
-            raise TypeError("Simulated rows need a model in whitened coordinates.")
-        # The axes are known up to a factor: the constant column's second moment is 1.
-        axes, constant = double(model.axes), model.constant()
-        unit = constant / jnp.linalg.norm(constant)
-        standard = double(self.standard)
-        rows = standard + (1 - standard @ unit)[:, None] * unit
-        rows = rows / jnp.linalg.norm(constant)
-        own = jnp.linalg.solve(axes.T, rows.T).T
-        return Expected(model, own, rows, jnp.asarray(self.n_records / len(rows)))
+        records, rows, share = model.simulated(self.standard)
+        return Expected(model, records, rows, self.n_records * share)
 
 
 @jax.tree_util.register_dataclass
@@ -73,23 +95,25 @@ class Expected:
     Attributes
     ----------
     model : InCoordinates
-    own : array of shape (n, p)
-        Rows as records have them.
+    records : dict of arrays of length n
+        Without their labels.
     rows : array of shape (n, p)
-        The same in the model's coordinates.
-    share : float
+        In the model's coordinates.
+    share : array of shape () or (n,)
         Records for each simulated row.
     """
 
     model: InCoordinates
-    own: jax.Array
+    records: Record
     rows: jax.Array
     share: jax.Array
 
     def weights(self, params: Params, norm: Number) -> jax.Array:
         """Weights of scores clipped to `norm`, (n,)."""
         clip = jnp.asarray(norm)
-        return jax.vmap(lambda x: unbiased_weight(self.model, params, {"x": x}, clip))(self.own)
+        return jax.vmap(lambda record: unbiased_weight(self.model, params, record, clip))(
+            self.records
+        )
 
     def probabilities(self, params: Params) -> jax.Array:
         """Of the classes that have weights, (n, n_rows)."""
@@ -105,9 +129,10 @@ class Expected:
         if longest is not None:
             length = jnp.sqrt(jnp.sum(weight**2, (1, 2))) * jnp.sum(self.rows**2, axis=1)
             weight = weight * jnp.minimum(1, longest / length)[:, None, None]
+        weight = weight * self.share[..., None, None]
         size = p.shape[1] * self.rows.shape[1]
         one = jnp.einsum("nij,na,nb->iajb", weight, self.rows, self.rows, optimize="optimal")
-        return self.share * one.reshape(size, size)
+        return one.reshape(size, size)
 
     def variances(
         self, params: Params, norm: Number, longest: ArrayLike | None = None
@@ -123,7 +148,7 @@ class Expected:
         if longest is not None:
             length = jnp.sqrt(jnp.sum(parts**2, axis=1, keepdims=True) / 2)
             parts = parts * jnp.minimum(1, longest / length)
-        return self.share * jnp.sum(parts, axis=0)
+        return jnp.sum(self.share[..., None] * parts, axis=0)
 
     def scores(self, weights: jax.Array, asked: jax.Array, found: jax.Array) -> jax.Array:
         """Sums of scores at points with probabilities `asked`, labels having those `found`.
@@ -138,9 +163,9 @@ class Expected:
         -------
         array of shape (points, P)
         """
-        residuals = weights[:, :, None] * (found - asked)
+        residuals = (self.share * weights)[:, :, None] * (found - asked)
         sums = jnp.einsum("tni,na->tia", residuals, self.rows, optimize="optimal")
-        return self.share * sums.reshape(len(weights), -1)
+        return sums.reshape(len(weights), -1)
 
     def logit_covariances(self, covariance: jax.Array) -> jax.Array:
         """Covariances of the rows' logits, given that of the parameters, (n, n_rows, n_rows)."""
@@ -150,7 +175,9 @@ class Expected:
 
     def logit_variance(self, covariance: jax.Array) -> jax.Array:
         """Mean variance of a logit (`deviation_variance`)."""
-        return deviation_variance(jnp.mean(self.logit_covariances(covariance), axis=0))
+        share = jnp.broadcast_to(self.share, len(self.rows))
+        spread = jnp.average(self.logit_covariances(covariance), axis=0, weights=share)
+        return deviation_variance(spread)
 
     def mean_probabilities(self, params: Params, covariance: jax.Array) -> jax.Array:
         """Probabilities averaged over normal parameters, (n, n_rows)."""

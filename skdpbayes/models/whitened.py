@@ -24,6 +24,7 @@ from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double
 from skdpbayes.models.denoising import cautious_curvature, mean_curvature_error, share_told
 from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.normal_rows import deviation_variance, normal_rows, standard_rows
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
@@ -110,8 +111,22 @@ class InCoordinates:
 
         The rows' second moments are the identity over ``constant @ constant``.
         """
-        axes = double(self.axes)
-        return jnp.linalg.solve(axes, jnp.eye(len(axes), dtype=axes.dtype)[-1])
+        return jnp.linalg.solve(double(self.axes), self.constant_row())
+
+    def constant_row(self) -> jax.Array:
+        """Weights whose product with each row is one."""
+        return jnp.eye(self.model.n_columns)[-1]
+
+    def simulated(self, standard: Array) -> tuple[Record, jax.Array, jax.Array]:
+        """Simulated records, their rows in the coordinates, and the share that each stands for.
+
+        Parameters
+        ----------
+        standard : array of shape (n, n_columns)
+            Standard normal.
+        """
+        x, rows = normal_rows(double(standard), double(self.axes), self.constant_row())
+        return {"x": x}, rows, jnp.asarray(1 / len(rows))
 
     def with_shrunk_logits(
         self, mean: jax.Array, covariance: jax.Array, shrinkage: Number
@@ -190,16 +205,7 @@ class WhitenedLogistic:
 
         def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
             del params
-            # Axes that follow noise make curvatures unequal: shrunk to a multiple of the identity.
-            p = len(moments)
-            mean = jnp.maximum(jnp.trace(moments) / p, mean_curvature_error(p, variance))
-            centre = mean * jnp.eye(p)
-            told = share_told(moments - centre, variance)
-            known = centre + told * (cautious_curvature(moments, variance) - centre)
-            values, vectors = jnp.linalg.eigh(known)
-            # Each row that is not short adds norm^2 to the trace.
-            second = values * norm**2 / jnp.sum(values)
-            return {"axes": (vectors / jnp.sqrt(second)).astype(jnp.float32)}
+            return {"axes": whitening_axes(moments, variance, norm)}
 
         return (moments_opening(norm, row, learn),)
 
@@ -207,17 +213,36 @@ class WhitenedLogistic:
         """The model in the coordinates found."""
         return InCoordinates(self.model, params["axes"])
 
+    @property
+    def rows_have_scale(self) -> bool:
+        """Whether a constant column tells the scale of rows."""
+        return self.model.constant
 
-def deviation_variance(spread: jax.Array) -> jax.Array:
-    """Mean variance of a logit; with several classes, of its deviation from their mean.
+    def standard_rows(self) -> np.ndarray:
+        """Standard normal rows, by which records are simulated."""
+        return standard_rows(self.n_columns)
+
+
+def whitening_axes(moments: jax.Array, variance: jax.Array, norm: jax.Array) -> jax.Array:
+    """Denoised inverse root of the released second moments of rows of `norm`.
 
     Parameters
     ----------
-    spread : array of shape (n_rows, n_rows)
-        Covariance of the logits of a row.
+    moments : array of shape (p, p)
+    variance : float64 scalar
+        Of the noise of an entry off the diagonal.
+    norm : float32 scalar
     """
-    k = len(spread)
-    return spread[0, 0] if k == 1 else (jnp.trace(spread) - spread.mean() * k) / (k - 1)
+    # Axes that follow noise make curvatures unequal: shrunk to a multiple of the identity.
+    p = len(moments)
+    mean = jnp.maximum(jnp.trace(moments) / p, mean_curvature_error(p, variance))
+    centre = mean * jnp.eye(p)
+    told = share_told(moments - centre, variance)
+    known = centre + told * (cautious_curvature(moments, variance) - centre)
+    values, vectors = jnp.linalg.eigh(known)
+    # Each row that is not short adds norm^2 to the trace.
+    second = values * norm**2 / jnp.sum(values)
+    return (vectors / jnp.sqrt(second)).astype(jnp.float32)
 
 
 def moments_opening(

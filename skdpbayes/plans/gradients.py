@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
-from skdpbayes.models.normal_rows import NormalRows, standard_rows
+from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.rescaled import HALF, RescaledLinear
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.settings import Bounds, Planned, Settings
@@ -38,6 +38,7 @@ from skdpbayes.solvers.sgld import SGLD
 
 if TYPE_CHECKING:
     from skdpbayes.models.base import Model
+    from skdpbayes.models.grouped import GroupedLogistic
     from skdpbayes.models.logistic import LogisticRegression
     from skdpbayes.models.numpyro.amortised import Amortised
     from skdpbayes.models.numpyro.program import NumPyroModel
@@ -219,7 +220,7 @@ def whitened_clip(noise: float, n_columns: int) -> float:
 
 
 def plan_whitened(
-    settings: Settings, model: WhitenedLogistic, bounds: Bounds, n: int | None
+    settings: Settings, model: WhitenedLogistic | GroupedLogistic, bounds: Bounds, n: int | None
 ) -> Planned:
     """Noise-aware inference in coordinates found by one release of second moments."""
     marginal = marginal_shape(model)
@@ -230,8 +231,8 @@ def plan_whitened(
     planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,))
     solver = planned.solver
     # The constant column tells the scale of rows; rows of a person are not independent.
-    if model.model.constant and settings.most_rows == 1:
-        rows = NormalRows(standard_rows(p), model.n_records)
+    if model.rows_have_scale and settings.most_rows == 1:
+        rows = NormalRows(model.standard_rows(), model.n_records)
         solver = replace(solver, simulated=rows, logit_shrinkage=np.float32(_SHRINKAGE * noise))
     return planned._replace(solver=Opened(solver, np.int32(1)))
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from skdpbayes.models.belief_net import SigmoidBeliefNet
 from skdpbayes.models.families import ConjugateFamily
+from skdpbayes.models.grouped import GroupedLogistic
 from skdpbayes.models.lda import LatentDirichletAllocation
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
@@ -212,6 +213,7 @@ register(
             plan_na_dpvi,
             HasGaussianPrior,
             (WhitenedLogistic, plan_whitened),
+            (GroupedLogistic, plan_whitened),
             (RescaledLinear, plan_rescaled),
             (LatentDirichletAllocation, plan_topics_na_dpvi),
             (SigmoidBeliefNet, plan_net_na_dpvi),

@@ -232,6 +232,7 @@ class NADPVI:
                 return state._replace(
                     known=known, curvature=_denoised(cautious_curvature, model, known)
                 )
+            assert isinstance(model, InCoordinates)
             rows, at, clip = self.simulated.of(model), unravel(point), row_norm(state)
             blocks = curvature_blocks(curvature_norm(state), clip, mechanism.several_rows)
             # Last bits of sums in double precision differ between one device and many.
@@ -242,9 +243,11 @@ class NADPVI:
                     rows.curvature(at, clip),
                 )
             )
-            known = state.known.after(estimate, scales, mechanism, foreseen)
+            own = estimate["curvature"].reshape(state.curvature.shape)
+            of_blocks = estimate | {"curvature": _in_blocks(model, own)}
+            known = state.known.after(of_blocks, scales, mechanism, foreseen)
             alone = _denoised(cautious_curvature, model, known)
-            h = step_curvature(known, alone)
+            h = step_curvature(known, alone, _blocks(model))
             return state._replace(known=known, curvature=double(single(h)))
 
         def scores(state: TraceState) -> Mapping[str, Block]:
@@ -271,8 +274,8 @@ class NADPVI:
         view = _look(model, state)
         if self.simulated is None:
             return view
-        assert isinstance(model, InCoordinates)  # as `NormalRows.of` says
-        shrinkage = self.logit_shrinkage * likeness(state.known).alike ** 2
+        assert isinstance(model, InCoordinates)
+        shrinkage = self.logit_shrinkage * likeness(state.known, _blocks(model)).alike ** 2
         point = model.with_shrunk_logits(state.theta, state.covariance, shrinkage)
         return view._replace(point=double(single(point)))  # as the query has it
 
@@ -310,9 +313,12 @@ class NADPVI:
         """
         asked, estimated = _asked(model, state), _estimated(model, state)
         if self.simulated is not None:
+            assert isinstance(model, InCoordinates)
             rows = self.simulated.of(model)
             start = Start(state.theta, state.covariance, asked, estimated)
-            return found_with(model, rows, self.clipping_norm, start, state.blocks, state.known)
+            return found_with(
+                model, rows, self.clipping_norm, start, state.blocks, state.known, _blocks(model)
+            )
         unclear = _look(model, state).unclear
         information, linear = _learnt(model, state, asked, unclear)
         reported = _learnt(model, state, estimated, unclear)
@@ -355,7 +361,7 @@ def _given(
     information, linear = _learnt(model, state, h, unclear)
     # Where records are unlike simulated rows, errors are larger than the covariance says, and a
     # smaller scale of the prior would not cover them.
-    believed = 1.0 if state.known.foreseen is None else likeness(state.known).alike
+    believed = 1.0 if state.known.foreseen is None else likeness(state.known, _blocks(model)).alike
     return normal_given(model, information, linear, (state.theta, state.covariance), believed)
 
 
@@ -478,6 +484,11 @@ def _denoised(
     """Noisy curvature denoised by `estimate`, zero between the model's blocks."""
     matrix, variance = known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64)
     return block_diag(*(estimate(matrix[block, block], variance) for block in _blocks(model)))
+
+
+def _in_blocks(model: Model, matrix: jax.Array) -> jax.Array:
+    """Matrix, zero between the model's blocks."""
+    return block_diag(*(matrix[block, block] for block in _blocks(model)))
 
 
 def _blocks(model: Model) -> tuple[slice, ...]:

@@ -15,6 +15,7 @@ similarity of both curvatures, and to how well logits are known. Derivation and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -84,8 +85,11 @@ class Likeness(NamedTuple):
     alike: jax.Array  # share in which the curvature of simulated rows is believed
 
 
-def likeness(known: Curvature) -> Likeness:
-    """Comparison of the released curvature with the one foreseen, which `known` must have."""
+def likeness(known: Curvature, blocks: Sequence[slice] = (slice(None),)) -> Likeness:
+    """Comparison of the released curvature with the one foreseen, which `known` must have.
+
+    Outside of the blocks both are zero.
+    """
     assert known.foreseen is not None
     released, foreseen, variance = (
         x.astype(jnp.float64) for x in (known.matrix, known.foreseen.matrix, known.variance)
@@ -95,11 +99,13 @@ def likeness(known: Curvature) -> Likeness:
     sure = _FACTOR / (_FACTOR + error)
     factor = (1 + sure * (jnp.trace(released) / size - 1)).clip(0)
     difference = released - factor * foreseen
-    told = share_told(difference, variance)
+    sizes = [len(difference[block]) for block in blocks]
+    entries = sum(p * (p + 1.0) for p in sizes)  # twice those that are not equal by symmetry
+    told = share_told(difference, variance, entries)
     # Noise alone often passes for a difference. Part of the standard error of its square is
     # taken off, and where it is large, as much as gives the mode under an exponential prior.
-    p, whole = len(released), jnp.sum(foreseen**2)
-    deviation = 2 * jnp.sqrt(p * (p + 1.0)) * variance / whole
+    whole = jnp.sum(foreseen**2)
+    deviation = 2 * jnp.sqrt(entries) * variance / whole
     chance = deviation * jnp.maximum(_ERRORS, deviation / _PLAUSIBLE)
     apart = (told * jnp.sum(difference**2) / whole - chance).clip(0)
     return Likeness(factor, difference, told, sure * error, 1 / (1 + apart / _APART**2))
@@ -147,7 +153,9 @@ def _inverse(matrix: jax.Array) -> jax.Array:
     return (vectors / values) @ vectors.T
 
 
-def step_curvature(known: Curvature, alone: jax.Array) -> jax.Array:
+def step_curvature(
+    known: Curvature, alone: jax.Array, blocks: Sequence[slice] = (slice(None),)
+) -> jax.Array:
     """Curvature of the steps of a run, which no clip has shortened, (P, P).
 
     Parameters
@@ -156,19 +164,27 @@ def step_curvature(known: Curvature, alone: jax.Array) -> jax.Array:
         With ``foreseen``.
     alone : array of shape (P, P)
         The released curvature by itself, as the clip has left it.
+    blocks : sequence of slices
+        Between which curvatures are zero.
     """
     assert known.foreseen is not None
     foreseen = double(known.foreseen)
     # The first release, at the start, keeps these above zero.
     unclipped = jnp.trace(foreseen.whole) / jnp.trace(foreseen.matrix)
-    values, vectors = spectrum(likeness(known), foreseen.whole, unclipped * alone)
+    values, vectors = spectrum(likeness(known, blocks), foreseen.whole, unclipped * alone)
     # Far outside no curvature is left, and steps would know no bound.
     values = values.clip(mean_curvature_error(len(values), known.variance))
     return (vectors * values) @ vectors.T
 
 
 def found_with(
-    model: Model, rows: Expected, clip: Number, start: Start, blocks: Averages, known: Curvature
+    model: Model,
+    rows: Expected,
+    clip: Number,
+    start: Start,
+    averages: Averages,
+    known: Curvature,
+    blocks: Sequence[slice] = (slice(None),),
 ) -> Found:
     """Posterior and likelihood at the fixed point of mean and covariance.
 
@@ -179,17 +195,19 @@ def found_with(
     clip : float
         Clipping norm of the scores.
     start : Start
-    blocks : Averages
-        Averages over blocks of rounds.
+    averages : Averages
+        Over blocks of rounds.
     known : Curvature
+    blocks : sequence of slices
+        As in `step_curvature`.
     """
     unravel = flat_start(model)[1]
-    like = likeness(known)
+    like = likeness(known, blocks)
     # Where logits are hardly known, a normal posterior is too little for scores that bend.
     logits_known = 1 / (1 + rows.logit_variance(start.covariance) ** 2)
     trust = logits_known * like.alike
     variance = known.variance.astype(jnp.float64)
-    points = jax.vmap(unravel)(blocks.point)
+    points = jax.vmap(unravel)(averages.point)
     weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
     asked = jax.vmap(rows.probabilities)(points)
     assert known.foreseen is not None
@@ -199,11 +217,11 @@ def found_with(
         whole = rows.curvature(unravel(mean), clip)
         values, vectors = spectrum(like, whole, start.curvature)
         h = (vectors * values) @ vectors.T
-        line = (blocks.point - mean) @ h  # by which scores differ from those at the mean, if linear
+        line = (averages.point - mean) @ h  # by which scores differ from those at the mean, if linear
         labels = rows.mean_probabilities(unravel(mean), covariance)
-        bend = like.factor * (rows.scores(weights, asked, labels) + (blocks.point - mean) @ whole)
+        bend = like.factor * (rows.scores(weights, asked, labels) + (averages.point - mean) @ whole)
         missed = (1 - trust) * line**2 + trust * (1 - _BENT) * bend**2
-        corrected = blocks._replace(score=blocks.score + line - trust * bend)
+        corrected = averages._replace(score=averages.score + line - trust * bend)
         seen = average(doubted(corrected, jnp.mean(missed, axis=1, keepdims=True)))
 
         def spread(h: jax.Array) -> jax.Array:

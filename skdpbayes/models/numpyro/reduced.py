@@ -117,9 +117,7 @@ class Reduced:
         assert isinstance(posterior, GaussianPosterior)  # `reduced` for `sgld` has hyper=False
         parts, size = self.parts, len(self.offset)
         normal, hyper = list(parts.normal), list(parts.hyper)
-        own = np.asarray(self.offset, np.float64)[hyper]
-        fixed = _levels(self.model, parts, own[None])
-        scale = fixed.slope[0] @ np.asarray(self.basis, np.float64)[normal]
+        fixed, scale = self._fixed(), self.to_read()
 
         def levels(at: np.ndarray) -> Levels:
             found = _levels(self.model, parts, at)
@@ -129,6 +127,16 @@ class Reduced:
         order = np.empty(size, int)
         order[hyper + normal] = np.arange(size)
         return with_hyper_parameters(posterior, levels, len(hyper), order)
+
+    def to_read(self) -> np.ndarray:
+        """Slope of the normal values read in the first coordinates; hyper-parameters are fixed."""
+        basis = np.asarray(self.basis, np.float64)[list(self.parts.normal)]
+        return self._fixed().slope[0] @ basis[:, : len(self._fixed().slope[0])]
+
+    def _fixed(self) -> Levels:
+        """Values read at the hyper-parameters of the rounds."""
+        own = np.asarray(self.offset, np.float64)[list(self.parts.hyper)]
+        return _levels(self.model, self.parts, own[None])
 
     def _all(self, params):
         return flat_start(self.model)[1](self.offset + self.basis @ params)

@@ -1,0 +1,185 @@
+"""Hierarchical logistic regression in coordinates in which groups and columns are about alike.
+
+The weights of all groups are those of one logistic regression whose row is x in the place of its
+group, and zero elsewhere. One opening releases the second moments of x and the sizes of the groups.
+Rows of the groups are taken to have the same second moments: where they have others, that costs
+efficiency, as errors of the axes do in `skdpbayes.models.whitened`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from skdpbayes.models.base import Opening, double
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.normal_rows import normal_rows, standard_rows
+from skdpbayes.models.numpyro.reduced import Reduced
+from skdpbayes.models.protocols import Array, Number, Params, Record
+from skdpbayes.models.whitened import InCoordinates, moments_opening, whitening_axes
+from skdpbayes.posteriors.base import GaussianPosterior, Posterior
+
+_LEAST_SHARE = 0.2  # of a group, over the mean
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GroupedCoordinates(InCoordinates):
+    """`InCoordinates` of the weights of all groups, whose prior is that of a hierarchy.
+
+    Attributes
+    ----------
+    shares : array of shape (n_groups,)
+        Of the records, by group.
+    hierarchy : Reduced
+        The hierarchy in standard normal coordinates of the weights.
+    to_prior : array of shape (n_columns, n_columns)
+        From the weights of all groups to those coordinates.
+    """
+
+    shares: Array
+    hierarchy: Reduced
+    to_prior: Array
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups."""
+        return self.shares.shape[0]
+
+    def log_prior(self, params: Params) -> jax.Array:
+        """Log density of the prior of the weights."""
+        own = self.prior_axes() @ params.ravel()
+        return jnp.sum(jax.scipy.stats.norm.logpdf(own))
+
+    def prior_axes(self) -> jax.Array:
+        """Matrix from the ravelled coordinates to those of the prior."""
+        return double(self.to_prior) @ double(self.axes)
+
+    def parameter_blocks(self) -> tuple[slice, ...]:
+        """Weights of each group: no row is of two."""
+        size = self.model.n_columns // self.n_groups
+        return tuple(slice(i * size, (i + 1) * size) for i in range(self.n_groups))
+
+    def natural(self, posterior: GaussianPosterior) -> Posterior:
+        """Posterior of the hierarchy, given that of the coordinates."""
+        to_prior = np.asarray(self.to_prior, float) @ np.asarray(self.axes, float)
+        return self.hierarchy.natural(posterior.mapped(to_prior))
+
+    def constant_row(self) -> jax.Array:
+        """Weights whose product with each row is one."""
+        size = self.model.n_columns // self.n_groups
+        return jnp.tile(jnp.eye(size)[-1], self.n_groups)
+
+    def simulated(self, standard: Array) -> tuple[Record, jax.Array, jax.Array]:
+        """Rows of each group, n of them, as `InCoordinates.simulated`."""
+        n_groups, n, size = standard.shape
+        shares = double(self.shares)
+        # In the coordinates of all groups together, which those of each group are a multiple of.
+        axes = double(self.axes)[:size, :size] * jnp.sqrt(shares[0])
+        x, rows = normal_rows(double(standard).reshape(-1, size), axes, jnp.eye(size)[-1])
+        group = jnp.repeat(jnp.arange(n_groups), n)
+        placed = jnp.zeros((len(rows), n_groups, size)).at[jnp.arange(len(rows)), group]
+        placed = placed.set(rows / jnp.sqrt(shares[group])[:, None])
+        records = {"x": x, "group": group}
+        return records, placed.reshape(len(rows), -1), shares[group] / n
+
+    def _of_group(self, i):
+        """Axes of one group."""
+        size = self.model.n_columns // self.n_groups
+        return jnp.asarray(self.axes).reshape(self.n_groups, size, self.n_groups, size)[i, :, i]
+
+    def _seen(self, record: Record):
+        own = self._of_group(record["group"]).astype(record["x"].dtype)
+        x = jnp.sum(own * record["x"][:, None], axis=0)
+        placed = jnp.zeros((self.n_groups, len(x)), x.dtype).at[record["group"]].set(x)
+        return {**record, "x": placed.ravel(), "grid": None}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GroupedLogistic:
+    """`OpenedModel` of a hierarchy, whose opening releases moments of rows and sizes of groups.
+
+    Attributes
+    ----------
+    model : Reduced
+        The hierarchy.
+    to_prior : array of shape (P, P)
+        As in `GroupedCoordinates`.
+    rows : LogisticRegression
+        Of the weights of all groups; its last column of each group is constant.
+    n_groups : int
+    row_norm : float
+        Rows longer than this lose weight in the second moments.
+    n_records : float
+        Public number of records.
+    """
+
+    model: Reduced
+    to_prior: Array
+    rows: LogisticRegression
+    n_groups: int = field(metadata={"static": True})
+    row_norm: Number
+    n_records: Number
+
+    @property
+    def n_columns(self) -> int:
+        """Weights of all groups."""
+        return self.rows.n_columns
+
+    def init(self) -> Params:
+        """Coordinates before the release."""
+        size = self.n_columns // self.n_groups
+        shares = np.full(self.n_groups, 1 / self.n_groups, np.float32)
+        return {"axes": np.eye(size, dtype=np.float32), "shares": shares}
+
+    def openings(self) -> tuple[Opening]:
+        """Sum of the weighted second moments of a row and of its group."""
+        norm = jnp.asarray(self.row_norm, jnp.float32)
+        size = self.n_columns // self.n_groups
+        # Groups have the length of a typical row, and about as much noise.
+        length = norm
+
+        def row(params: Params, record: Record) -> tuple[jax.Array, jax.Array]:
+            del params
+            own = length * (record["group"] == jnp.arange(self.n_groups))
+            return jnp.concatenate([record["x"], own]), self.rows.known(record)
+
+        def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
+            del params
+            axes = whitening_axes(moments[:size, :size], variance, norm)
+            counts = jnp.diag(moments)[size:] / length**2
+            shares = _shares(counts, 2 * variance / length**4)
+            return {"axes": axes, "shares": shares.astype(jnp.float32)}
+
+        return (moments_opening(2**0.5 * norm, row, learn),)
+
+    def marginal(self, params: Params) -> GroupedCoordinates:
+        """The model in the coordinates found."""
+        shares = params["shares"]
+        axes = jnp.kron(jnp.diag(1 / jnp.sqrt(shares)), params["axes"])
+        return GroupedCoordinates(self.rows, axes, shares, self.model, self.to_prior)
+
+    @property
+    def rows_have_scale(self) -> bool:
+        """Whether a constant column tells the scale of rows."""
+        return self.rows.constant
+
+    def standard_rows(self) -> np.ndarray:
+        """Standard normal rows for each group."""
+        size = self.n_columns // self.n_groups
+        least = -(-512 // self.n_groups)
+        return np.stack([standard_rows(size, least, seed) for seed in range(self.n_groups)])
+
+
+def _shares(counts: jax.Array, variance: jax.Array) -> jax.Array:
+    """Shares of groups, given noisy sizes: shrunk towards the mean by the noise's share."""
+    mean = jnp.maximum(counts.mean(), jnp.sqrt(variance / len(counts)))
+    away = counts - mean
+    told = (1 - variance / jnp.mean(away**2).clip(1e-30)).clip(0, 1)
+    sizes = (mean + told * away).clip(_LEAST_SHARE * mean)
+    return sizes / sizes.sum()
