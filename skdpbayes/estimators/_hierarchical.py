@@ -250,7 +250,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
 
     def _task(self, facts: Facts) -> Task:
         """With "na-dpvi", in coordinates in which groups and columns are about alike."""
-        from skdpbayes.models.grouped import GroupedLogistic
+        from skdpbayes.models.grouped import GroupedLogistic, prior_of
         from skdpbayes.models.logistic import LogisticRegression
         from skdpbayes.models.numpyro.reduced import Reduced
 
@@ -260,7 +260,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         if self.solver != "na-dpvi" or not known or not isinstance(hierarchy, Reduced):
             return task
         norm = math.hypot(self._norm(facts), bool(self.fit_intercept))
-        groups, size = len(self._groups_and_table()[0]), len(hierarchy.to_read())
+        groups = len(self._groups_and_table()[0])
+        size = groups * (facts.n_features - 1 + bool(self.fit_intercept))
         rows = LogisticRegression(
             size,
             2,
@@ -268,9 +269,9 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             row_norm=np.float32(norm),
             constant=bool(self.fit_intercept),
         )
-        to_prior = np.linalg.inv(hierarchy.to_read()).astype(np.float32)
+        prior = prior_of(hierarchy)
         model = GroupedLogistic(
-            hierarchy, to_prior, rows, groups, np.float32(0.7 * norm), np.float32(n)
+            hierarchy, prior, rows, groups, np.float32(0.7 * norm), np.float32(n)
         )
         return Task(model, Bounds(*rows.bounds(norm)), task.voided_by)
 

@@ -9,7 +9,7 @@ efficiency, as errors of the axes do in `skdpbayes.models.whitened`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,36 @@ from skdpbayes.models.numpyro.reduced import Reduced
 from skdpbayes.models.protocols import Array, Number, Params, Record
 from skdpbayes.models.whitened import InCoordinates, moments_opening, whitening_axes
 from skdpbayes.posteriors.base import GaussianPosterior, Posterior
+from skdpbayes.posteriors.evidence import NormalLikelihood
 
 _LEAST_SHARE = 0.2  # of a group, over the mean
+_SPREADS = 24  # of which the prior in the rounds is one
+
+
+class Prior(NamedTuple):
+    """Normal priors of the weights of all groups, one of which is right.
+
+    Attributes
+    ----------
+    coordinates : array of shape (P, P)
+        From the weights to the coordinates of `Reduced`.
+    precisions : array of shape (n, P, P)
+        Of those coordinates.
+    log_roots : array of shape (n,)
+        Logarithms of the roots of their determinants.
+    """
+
+    coordinates: Array
+    precisions: Array
+    log_roots: Array
+
+
+def prior_of(hierarchy: Reduced) -> Prior:
+    """Priors of a hierarchy, by the spread of its groups."""
+    covariances = hierarchy.priors(_SPREADS)
+    coordinates = np.linalg.inv(hierarchy.to_read())
+    found = coordinates, np.linalg.inv(covariances), -np.linalg.slogdet(covariances)[1] / 2
+    return Prior(*(x.astype(np.float32) for x in found))
 
 
 @jax.tree_util.register_dataclass
@@ -36,14 +64,13 @@ class GroupedCoordinates(InCoordinates):
     shares : array of shape (n_groups,)
         Of the records, by group.
     hierarchy : Reduced
-        The hierarchy in standard normal coordinates of the weights.
-    to_prior : array of shape (n_columns, n_columns)
-        From the weights of all groups to those coordinates.
+        The hierarchy in its own coordinates of the weights.
+    prior : Prior
     """
 
     shares: Array
     hierarchy: Reduced
-    to_prior: Array
+    prior: Prior
 
     @property
     def n_groups(self) -> int:
@@ -57,17 +84,30 @@ class GroupedCoordinates(InCoordinates):
 
     def prior_axes(self) -> jax.Array:
         """Matrix from the ravelled coordinates to those of the prior."""
-        return double(self.to_prior) @ double(self.axes)
+        return double(self.prior.coordinates) @ double(self.axes)
+
+    def expected_precision(self, mean: jax.Array, covariance: jax.Array) -> jax.Array:
+        """Prior precision, averaged over spreads given the weights."""
+        axes = self.prior_axes()
+        square = axes @ (covariance + jnp.outer(mean, mean)) @ axes.T
+        precisions = double(self.prior.precisions)
+        logs = double(self.prior.log_roots) - jnp.sum(precisions * square, axis=(1, 2)) / 2
+        return axes.T @ jnp.tensordot(jax.nn.softmax(logs), precisions, 1) @ axes
 
     def parameter_blocks(self) -> tuple[slice, ...]:
         """Weights of each group: no row is of two."""
         size = self.model.n_columns // self.n_groups
         return tuple(slice(i * size, (i + 1) * size) for i in range(self.n_groups))
 
-    def natural(self, posterior: GaussianPosterior) -> Posterior:
-        """Posterior of the hierarchy, given that of the coordinates."""
-        to_prior = np.asarray(self.to_prior, float) @ np.asarray(self.axes, float)
-        return self.hierarchy.natural(posterior.mapped(to_prior))
+    def posterior_given(self, likelihood: NormalLikelihood) -> Posterior:
+        """Posterior of the hierarchy, given the likelihood of the coordinates."""
+        axes = np.asarray(self.prior.coordinates, float) @ np.asarray(self.axes, float)
+        own = likelihood.mapped(axes)
+        # The estimate of one information with the covariance of the other.
+        estimate = np.linalg.solve(own.information, own.linear)
+        precision = own.reported + np.eye(len(axes))
+        mean = np.linalg.solve(precision, own.reported @ estimate)
+        return self.hierarchy.natural(GaussianPosterior.from_precision(mean, precision))
 
     def constant_row(self) -> jax.Array:
         """Weights whose product with each row is one."""
@@ -108,8 +148,7 @@ class GroupedLogistic:
     ----------
     model : Reduced
         The hierarchy.
-    to_prior : array of shape (P, P)
-        As in `GroupedCoordinates`.
+    prior : Prior
     rows : LogisticRegression
         Of the weights of all groups; its last column of each group is constant.
     n_groups : int
@@ -120,7 +159,7 @@ class GroupedLogistic:
     """
 
     model: Reduced
-    to_prior: Array
+    prior: Prior
     rows: LogisticRegression
     n_groups: int = field(metadata={"static": True})
     row_norm: Number
@@ -162,7 +201,7 @@ class GroupedLogistic:
         """The model in the coordinates found."""
         shares = params["shares"]
         axes = jnp.kron(jnp.diag(1 / jnp.sqrt(shares)), params["axes"])
-        return GroupedCoordinates(self.rows, axes, shares, self.model, self.to_prior)
+        return GroupedCoordinates(self.rows, axes, shares, self.model, self.prior)
 
     @property
     def rows_have_scale(self) -> bool:

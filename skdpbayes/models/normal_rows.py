@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -179,6 +179,22 @@ class Expected:
         spread = jnp.average(self.logit_covariances(covariance), axis=0, weights=share)
         return deviation_variance(spread)
 
+    def bends(self, params: Params, covariance: jax.Array, weights: jax.Array) -> Bends:
+        """How the sum of scores of two classes bends about uncertain parameters."""
+        own = self.rows @ params.T
+        spread = self.logit_covariances(covariance)[:, 0, 0]
+        nodes, shares = normal_nodes(1, 33)
+        p = jax.nn.sigmoid(own[:, 0] + nodes * jnp.sqrt(spread.clip(0)))
+        slope, at = p * (1 - p), jax.nn.sigmoid(own[:, 0])
+        weights = self.share * weights
+        change = weights * (shares @ slope - at * (1 - at))
+        return Bends(
+            self.rows,
+            (self.rows * change[:, None]).T @ self.rows,
+            weights * (shares @ (slope * (1 - 2 * p))),
+            weights * (shares @ (slope * (1 - 6 * slope))),
+        )
+
     def mean_probabilities(self, params: Params, covariance: jax.Array) -> jax.Array:
         """Probabilities averaged over normal parameters, (n, n_rows)."""
         spread = self.logit_covariances(covariance)
@@ -188,3 +204,21 @@ class Expected:
         nodes, weights = normal_nodes(len(params), 33)
         logits = self.rows @ params.T + jnp.einsum("nij,mj->mni", root, nodes)
         return jnp.tensordot(weights, self.model.model.probabilities(logits), 1)
+
+
+class Bends(NamedTuple):
+    """Sums of scores about uncertain parameters, beyond their slope at the mean.
+
+    Attributes
+    ----------
+    rows : array of shape (n, P)
+    slope : array of shape (P, P)
+        Mean slope, over that at the mean.
+    second, third : arrays of shape (n,)
+        Mean derivatives of the weighted probabilities by the logits.
+    """
+
+    rows: jax.Array
+    slope: jax.Array
+    second: jax.Array
+    third: jax.Array

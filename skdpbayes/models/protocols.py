@@ -140,6 +140,18 @@ class HasPriorAxes(Protocol):
 
 
 @runtime_checkable
+class HasUnknownPrior(Protocol):
+    """Normal prior with hyper-parameters, one of several."""
+
+    def expected_precision(self, mean: jax.Array, covariance: jax.Array) -> jax.Array:
+        """Prior precision, (P, P), averaged over the hyper-parameters' distribution.
+
+        That is the one of mean field variational Bayes, given mean and covariance of the ravelled
+        parameters.
+        """
+
+
+@runtime_checkable
 class HasRandomStart(Protocol):
     """Model that cannot start at `init`: every chain starts at a draw."""
 

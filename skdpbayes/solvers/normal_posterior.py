@@ -31,6 +31,7 @@ from skdpbayes.models.base import (
     prior_mean,
     prior_variance,
 )
+from skdpbayes.models.protocols import HasUnknownPrior
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 
@@ -100,7 +101,11 @@ def normal_given(
         Power of the common scale factor, from 0 (none) to 1.
     """
     start = prior_mean(model)
-    precision = information + prior_matrix(model, _factors(model, start, *before, believed))
+    if isinstance(model, HasUnknownPrior):
+        prior = model.expected_precision(*before)
+    else:
+        prior = prior_matrix(model, _factors(model, start, *before, believed))
+    precision = information + prior
     return start + jnp.linalg.solve(precision, linear - information @ start), precision
 
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from skdpbayes.models.base import Model, double, flat_start
 from skdpbayes.models.denoising import mean_curvature_error, share_told
-from skdpbayes.models.normal_rows import Expected
+from skdpbayes.models.normal_rows import Bends, Expected
 from skdpbayes.models.protocols import Number
 from skdpbayes.solvers.averages import Averages, average, doubted
 from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
@@ -177,6 +177,46 @@ def step_curvature(
     return (vectors * values) @ vectors.T
 
 
+def bent(
+    bends: Bends,
+    covariance: jax.Array,
+    h: jax.Array,
+    spread: jax.Array,
+    score: jax.Array,
+    mean: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Information and linear term of a normal approximation where scores bend.
+
+    The log likelihood of parameters t is ``-r(t)' spread^-1 r(t) / 2``, r(t) what the average score
+    misses. The approximation has its mean slope and mean curvature over normal parameters (Opper
+    and Archambeau 2009), where r is linear but for what `Bends` say.
+
+    Parameters
+    ----------
+    bends : Bends
+    covariance : array of shape (P, P)
+        Of the parameters.
+    h : array of shape (P, P)
+        Curvature at the mean.
+    spread : array of shape (P, P)
+        Covariance of the average score.
+    score : array of shape (P,)
+        The average score over its expectation.
+    mean : array of shape (P,)
+    """
+    slope = h + bends.slope
+    back = jnp.linalg.solve(spread, jnp.column_stack([slope, score]))
+    gain, missed = back[:, :-1].T, back[:, -1]
+    # Where the score misses more than expected, the slope is smaller: both are correlated.
+    moved = jnp.einsum("na,ab,nb->n", bends.rows, gain.T @ covariance, bends.rows)
+    push = -(bends.second * moved) @ bends.rows
+    turn = bends.second * (bends.rows @ missed) - bends.third * moved
+    information = gain @ slope - (bends.rows * turn[:, None]).T @ bends.rows
+    values, vectors = jnp.linalg.eigh((information + information.T) / 2)
+    information = (vectors * values.clip(0)) @ vectors.T
+    return information, gain @ score + push + information @ mean
+
+
 def found_with(
     model: Model,
     rows: Expected,
@@ -222,7 +262,18 @@ def found_with(
         bend = like.factor * (rows.scores(weights, asked, labels) + (averages.point - mean) @ whole)
         missed = (1 - trust) * line**2 + trust * (1 - _BENT) * bend**2
         corrected = averages._replace(score=averages.score + line - trust * bend)
-        seen = average(doubted(corrected, jnp.mean(missed, axis=1, keepdims=True)))
+        doubtful = doubted(corrected, jnp.mean(missed, axis=1, keepdims=True))
+        seen = average(doubtful)
+        bends = None
+        if asked.shape[2] == 1:  # two classes
+            share = jnp.mean(doubtful.weight / seen.weight.clip(1e-300), axis=1)
+            bends = rows.bends(unravel(mean), covariance, trust * like.factor * (share @ weights))
+
+        def told(h: jax.Array) -> tuple[jax.Array, jax.Array]:
+            if bends is None:
+                gain, information = gained(h, spread(h))
+                return information, gain @ (seen.score + h @ mean)
+            return bent(bends, covariance, h, spread(h), seen.score, mean)
 
         def spread(h: jax.Array) -> jax.Array:
             # Released variances are those of whole curvatures: mean weights are their ratio.
@@ -232,7 +283,7 @@ def found_with(
 
         clipped = rows.variances(unravel(mean), clip) / seen_variances
         variances = known.variances * (1 + trust * (clipped - 1))
-        gain, information = gained(h, spread(h))
+        information, linear = told(h)
         # Variances are about values**-2, whose mean over errors e is about 1 + 3 Var e as large.
         values, vectors = reported_spectrum(like, whole, start.reported_curvature)
         noisy = 1 - trust * (1 - like.told)
@@ -240,8 +291,7 @@ def found_with(
             noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
         )
         short = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
-        reported = gained(short, spread(short))[1]
-        return Likelihood(information, gain @ (seen.score + h @ mean), reported)
+        return Likelihood(information, linear, told(short)[0])
 
     def step(last: Sweep) -> Sweep:
         number, _, mean, covariance, _ = last

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 from jax.flatten_util import ravel_pytree
+from scipy import stats
 from scipy.linalg import polar
 
 from skdpbayes.mechanism.contributions import Quadratic
@@ -132,6 +133,17 @@ class Reduced:
         """Slope of the normal values read in the first coordinates; hyper-parameters are fixed."""
         basis = np.asarray(self.basis, np.float64)[list(self.parts.normal)]
         return self._fixed().slope[0] @ basis[:, : len(self._fixed().slope[0])]
+
+    def priors(self, n: int) -> np.ndarray:
+        """Prior covariances of the first coordinates at n equally likely hyper-parameters.
+
+        Shape (n, m, m), for one hyper-parameter; without any, (1, m, m).
+        """
+        if not self.parts.hyper:
+            return np.eye(len(self.to_read()))[None]
+        nodes = stats.norm.ppf((np.arange(n)[:, None] + 0.5) / n)
+        slope = np.linalg.solve(self.to_read(), _levels(self.model, self.parts, nodes).slope)
+        return slope @ slope.transpose(0, 2, 1)
 
     def _fixed(self) -> Levels:
         """Values read at the hyper-parameters of the rounds."""
