@@ -103,10 +103,11 @@ class GroupedCoordinates(InCoordinates):
         """Posterior of the hierarchy, given the likelihood of the coordinates."""
         axes = np.asarray(self.prior.coordinates, float) @ np.asarray(self.axes, float)
         own = likelihood.mapped(axes)
-        # The estimate of one information with the covariance of the other.
-        estimate = np.linalg.solve(own.information, own.linear)
+        assert own.centre is not None
+        # About the estimate, with the information by which covariances are reported.
+        slope = own.linear - own.information @ own.centre
         precision = own.reported + np.eye(len(axes))
-        mean = np.linalg.solve(precision, own.reported @ estimate)
+        mean = np.linalg.solve(precision, slope + own.reported @ own.centre)
         return self.hierarchy.natural(GaussianPosterior.from_precision(mean, precision))
 
     def constant_row(self) -> jax.Array:

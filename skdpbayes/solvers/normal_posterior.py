@@ -37,8 +37,8 @@ from skdpbayes.posteriors.evidence import NormalLikelihood
 
 REACH = 6.0  # prior standard deviations within which estimates lie
 # Gamma prior of the inverse square of the common scale factor, truncated below at one. It is worth
-# twenty coefficients, and four or fewer cannot move it.
-COMMON_SHAPE, COMMON_RATE = 8.0, 10.0
+# one coefficient, about which it is neutral.
+COMMON_SHAPE, COMMON_RATE = 0.5, 0.5
 _COMMON_SWEEPS = 20  # until it agrees with the precisions
 _SWEEPS = 60  # until the precisions of Student t priors are those expected
 

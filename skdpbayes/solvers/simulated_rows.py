@@ -34,7 +34,7 @@ _APART = 0.25  # relative difference of both at which simulated rows are believe
 _ERRORS = 0.7  # standard errors that are taken off the square of that difference
 _PLAUSIBLE = 1.0  # prior mean of the square (exponential)
 _BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
-_SWEEPS, _ARRIVED = 20, 0.001  # at most; the move that ends them, in posterior standard deviations
+_SWEEPS, _ARRIVED = 40, 0.001  # at most; the move that ends them, in posterior standard deviations
 _LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
 _LEAST_EIGENVALUE = 1e-9  # over the largest: classes have directions without any curvature
 
