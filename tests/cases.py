@@ -396,7 +396,7 @@ ENTRIES = [
     Entry(
         "hierarchical",
         DPHierarchicalLogisticRegression,
-        "Reduced",
+        {"na-dpvi": "GroupedLogistic"} | dict.fromkeys(("dpvi", "sgld"), "Reduced"),
         {"groups": 3, "classes": [0, 1]},
         number_and_group,
         supervised=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from skdpbayes.estimators._program import ProgramEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.groups import GroupedRows, place_of
-from skdpbayes.plans.settings import Bounds, Task
+from skdpbayes.plans.settings import Bounds, Settings, Task
 from skdpbayes.privacy import PrivacyLedger
 from skdpbayes.schema import Schema
 
@@ -74,8 +75,13 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         constant alone.
     group_column : int or str, default=-1
         Position or name of the column of X that holds the group.
-    epsilon, delta, solver, adjacency, numerics, ledger
-        As in `DPBayesianLogisticRegression`; "vips" is refused.
+    epsilon, delta
+        As in `DPBayesianLogisticRegression`.
+    solver : {"auto", "na-dpvi", "dpvi", "sgld"}, default="auto"
+        "auto" is "na-dpvi" up to 300 weights, and "dpvi" above, by persons, under "add_remove",
+        with `epsilon` infinite, and with a `guide` or `learning_rate`.
+    adjacency, numerics, ledger
+        As in `DPBayesianLogisticRegression`.
     classes : array-like of shape (2,), Schema or Outcome, default=None
         Public set of labels. A `Schema` describes X too; its ``outcome`` describes y alone. None
         takes the labels from y, which is not private: it warns, and `privacy_spent_` records that
@@ -132,7 +138,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         *,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        solver: str = "dpvi",
+        solver: str = "auto",
         adjacency: str = "zero_out",
         numerics: str = "secure",
         max_rows_per_person: int | None = None,
@@ -179,6 +185,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self.random_state = random_state
         self.verbose = verbose
 
+    _automatic = ("auto",)
     _positive = ("group_scale",)
     _dims: ClassVar = {"weights": ("group", "column"), "effects": ("column", "group_feature")}
     _fitted = (
@@ -256,12 +263,11 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
 
         task = super()._task(facts)
         hierarchy, n = task.model.model, facts.n_rows
-        known = n is not None and not self._by_person and math.isfinite(self.epsilon)
-        if self.solver != "na-dpvi" or not known or not isinstance(hierarchy, Reduced):
+        known = self._counted(facts) and isinstance(hierarchy, Reduced)
+        if not known or self._settings(facts).solver != "na-dpvi":
             return task
         norm = math.hypot(self._norm(facts), bool(self.fit_intercept))
-        groups = len(self._groups_and_table()[0])
-        size = groups * (facts.n_features - 1 + bool(self.fit_intercept))
+        size = self._n_weights(facts)
         rows = LogisticRegression(
             size,
             2,
@@ -271,9 +277,35 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         )
         prior = prior_of(hierarchy)
         model = GroupedLogistic(
-            hierarchy, prior, rows, groups, np.float32(0.7 * norm), np.float32(n)
+            hierarchy,
+            prior,
+            rows,
+            len(self._groups_and_table()[0]),
+            np.float32(0.7 * norm),
+            np.float32(n),
         )
         return Task(model, Bounds(*rows.bounds(norm)), task.voided_by)
+
+    def _settings(self, facts: Facts) -> Settings:
+        from skdpbayes.plans.registry import check_special
+
+        own = super()._settings(facts)
+        if own.solver not in self._automatic:
+            return own
+        for_dpvi = own.guide != "auto" or own.learning_rate is not None
+        large = self._n_weights(facts) > own.defaults.curvature_up_to
+        solver = "dpvi" if for_dpvi or large or not self._counted(facts) else "na-dpvi"
+        check_special(solver, self._parameters())
+        return replace(own, solver=solver)
+
+    def _counted(self, facts: Facts) -> bool:
+        """Whether rows can be simulated: there is noise, and a public number of them."""
+        return facts.n_rows is not None and not self._by_person and math.isfinite(self.epsilon)
+
+    def _n_weights(self, facts: Facts) -> int:
+        """Weights of all groups."""
+        groups = len(self._groups_and_table()[0])
+        return groups * (facts.n_features - 1 + bool(self.fit_intercept))
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         groups, _ = self._groups_and_table()

@@ -8,21 +8,25 @@ efficiency, as errors of the axes do in `skdpbayes.models.whitened`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy import stats
 
 from skdpbayes.models.base import Opening, double
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.models.normal_rows import normal_rows, standard_rows
-from skdpbayes.models.numpyro.reduced import Reduced
 from skdpbayes.models.protocols import Array, Number, Params, Record
+from skdpbayes.models.standard_rows import normal_rows, standard_rows
 from skdpbayes.models.whitened import InCoordinates, moments_opening, whitening_axes
 from skdpbayes.posteriors.base import GaussianPosterior, Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
+
+if TYPE_CHECKING:
+    from skdpbayes.models.numpyro.reduced import Reduced
 
 _LEAST_SHARE = 0.2  # of a group, over the mean
 _SPREADS = 24  # of which the prior in the rounds is one
@@ -37,20 +41,21 @@ class Prior(NamedTuple):
         From the weights to the coordinates of `Reduced`.
     precisions : array of shape (n, P, P)
         Of those coordinates.
-    log_roots : array of shape (n,)
-        Logarithms of the roots of their determinants.
+    logs : array of shape (n,)
+        Logarithms of their probabilities and of the roots of their determinants.
     """
 
     coordinates: Array
     precisions: Array
-    log_roots: Array
+    logs: Array
 
 
 def prior_of(hierarchy: Reduced) -> Prior:
     """Priors of a hierarchy, by the spread of its groups."""
-    covariances = hierarchy.priors(_SPREADS)
+    covariances, log_shares = hierarchy.priors(_SPREADS)
     coordinates = np.linalg.inv(hierarchy.to_read())
-    found = coordinates, np.linalg.inv(covariances), -np.linalg.slogdet(covariances)[1] / 2
+    logs = log_shares - np.linalg.slogdet(covariances)[1] / 2
+    found = coordinates, np.linalg.inv(covariances), logs
     return Prior(*(x.astype(np.float32) for x in found))
 
 
@@ -75,29 +80,32 @@ class GroupedCoordinates(InCoordinates):
     @property
     def n_groups(self) -> int:
         """Number of groups."""
-        return self.shares.shape[0]
+        return len(self.shares)
+
+    @property
+    def size(self) -> int:
+        """Weights of a group."""
+        return self.model.n_columns // self.n_groups
 
     def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior of the weights."""
-        own = self.prior_axes() @ params.ravel()
-        return jnp.sum(jax.scipy.stats.norm.logpdf(own))
+        return jnp.sum(stats.norm.logpdf(self.prior_axes() @ params.ravel()))
 
     def prior_axes(self) -> jax.Array:
         """Matrix from the ravelled coordinates to those of the prior."""
-        return double(self.prior.coordinates) @ double(self.axes)
+        return jnp.matmul(double(self.prior.coordinates), double(self.axes))
 
     def expected_precision(self, mean: jax.Array, covariance: jax.Array) -> jax.Array:
         """Prior precision, averaged over spreads given the weights."""
         axes = self.prior_axes()
         square = axes @ (covariance + jnp.outer(mean, mean)) @ axes.T
         precisions = double(self.prior.precisions)
-        logs = double(self.prior.log_roots) - jnp.sum(precisions * square, axis=(1, 2)) / 2
+        logs = double(self.prior.logs) - jnp.sum(precisions * square, axis=(1, 2)) / 2
         return axes.T @ jnp.tensordot(jax.nn.softmax(logs), precisions, 1) @ axes
 
     def parameter_blocks(self) -> tuple[slice, ...]:
         """Weights of each group: no row is of two."""
-        size = self.model.n_columns // self.n_groups
-        return tuple(slice(i * size, (i + 1) * size) for i in range(self.n_groups))
+        return tuple(slice(i * self.size, (i + 1) * self.size) for i in range(self.n_groups))
 
     def posterior_given(self, likelihood: NormalLikelihood) -> Posterior:
         """Posterior of the hierarchy, given the likelihood of the coordinates."""
@@ -112,32 +120,30 @@ class GroupedCoordinates(InCoordinates):
 
     def constant_row(self) -> jax.Array:
         """Weights whose product with each row is one."""
-        size = self.model.n_columns // self.n_groups
-        return jnp.tile(jnp.eye(size)[-1], self.n_groups)
+        return jnp.tile(jnp.eye(self.size)[-1], self.n_groups)
 
     def simulated(self, standard: Array) -> tuple[Record, jax.Array, jax.Array]:
-        """Rows of each group, n of them, as `InCoordinates.simulated`."""
-        n_groups, n, size = standard.shape
-        shares = double(self.shares)
-        # In the coordinates of all groups together, which those of each group are a multiple of.
-        axes = double(self.axes)[:size, :size] * jnp.sqrt(shares[0])
-        x, rows = normal_rows(double(standard).reshape(-1, size), axes, jnp.eye(size)[-1])
-        group = jnp.repeat(jnp.arange(n_groups), n)
-        placed = jnp.zeros((len(rows), n_groups, size)).at[jnp.arange(len(rows)), group]
-        placed = placed.set(rows / jnp.sqrt(shares[group])[:, None])
-        records = {"x": x, "group": group}
-        return records, placed.reshape(len(rows), -1), shares[group] / n
+        """As `InCoordinates.simulated`, of standard rows by group, (n_groups, n, size)."""
+        n, shares = standard.shape[1], double(self.shares)
+        group = jnp.repeat(jnp.arange(self.n_groups), n)
+        # Axes of groups are multiples of common ones.
+        axes = double(self._axes_of(0)) * jnp.sqrt(shares[0])
+        x, rows = normal_rows(double(standard).reshape(-1, self.size), axes, jnp.eye(self.size)[-1])
+        placed = jax.vmap(self._placed)(group, rows / jnp.sqrt(shares[group])[:, None])
+        return {"x": x, "group": group}, placed, shares[group] / n
 
-    def _of_group(self, i):
-        """Axes of one group."""
-        size = self.model.n_columns // self.n_groups
-        return jnp.asarray(self.axes).reshape(self.n_groups, size, self.n_groups, size)[i, :, i]
+    def _seen(self, record: Record) -> Mapping[str, Any]:
+        group, x = record["group"], record["x"]
+        own = jnp.sum(self._axes_of(group).astype(x.dtype) * x[:, None], axis=0)
+        return {**record, "x": self._placed(group, own), "grid": None}
 
-    def _seen(self, record: Record):
-        own = self._of_group(record["group"]).astype(record["x"].dtype)
-        x = jnp.sum(own * record["x"][:, None], axis=0)
-        placed = jnp.zeros((self.n_groups, len(x)), x.dtype).at[record["group"]].set(x)
-        return {**record, "x": placed.ravel(), "grid": None}
+    def _axes_of(self, group: Number) -> jax.Array:
+        shape = self.n_groups, self.size
+        return jnp.asarray(self.axes).reshape(*shape, *shape)[group, :, group]
+
+    def _placed(self, group: jax.Array, own: jax.Array) -> jax.Array:
+        """Row of all groups, zero in the place of the others."""
+        return jnp.zeros((self.n_groups, len(own)), own.dtype).at[group].set(own).ravel()
 
 
 @jax.tree_util.register_dataclass
@@ -181,19 +187,17 @@ class GroupedLogistic:
         """Sum of the weighted second moments of a row and of its group."""
         norm = jnp.asarray(self.row_norm, jnp.float32)
         size = self.n_columns // self.n_groups
-        # Groups have the length of a typical row, and about as much noise.
-        length = norm
 
         def row(params: Params, record: Record) -> tuple[jax.Array, jax.Array]:
             del params
-            own = length * (record["group"] == jnp.arange(self.n_groups))
-            return jnp.concatenate([record["x"], own]), self.rows.known(record)
+            group = norm * (record["group"] == jnp.arange(self.n_groups))
+            return jnp.concatenate([record["x"], group]), self.rows.known(record)
 
         def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
             del params
             axes = whitening_axes(moments[:size, :size], variance, norm)
-            counts = jnp.diag(moments)[size:] / length**2
-            shares = _shares(counts, 2 * variance / length**4)
+            counts = jnp.diag(moments)[size:] / norm**2
+            shares = _shares(counts, 2 * variance / norm**4)
             return {"axes": axes, "shares": shares.astype(jnp.float32)}
 
         return (moments_opening(2**0.5 * norm, row, learn),)

@@ -10,59 +10,17 @@ no budget.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from skdpbayes.models.base import double, unbiased_weight
+from skdpbayes.models.base import unbiased_weight
 from skdpbayes.models.protocols import Array, Number, Params, Record
 from skdpbayes.models.quadrature import normal_nodes
-
-if TYPE_CHECKING:
-    from skdpbayes.models.whitened import InCoordinates
-
-_ROWS_OF_A_COLUMN = 10  # and as many mirrored ones
-
-
-def normal_rows(
-    standard: jax.Array, axes: jax.Array, constant_row: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Rows with a constant column and the second moments of the axes, and in their coordinates."""
-    # The axes are known up to a factor: the constant column's second moment is 1.
-    constant = jnp.linalg.solve(axes, constant_row)
-    unit = constant / jnp.linalg.norm(constant)
-    rows = standard + (1 - standard @ unit)[:, None] * unit
-    rows = rows / jnp.linalg.norm(constant)
-    return jnp.linalg.solve(axes.T, rows.T).T, rows
-
-
-@cache
-def standard_rows(n_columns: int, least: int = 512, seed: int = 0) -> np.ndarray:
-    """Standard normal rows with mean zero and unit second moments, in mirrored pairs.
-
-    There are at least as many pairs as `least`.
-    """
-    half = max(least, _ROWS_OF_A_COLUMN * n_columns)
-    rows = np.random.default_rng(seed).standard_normal((half, n_columns))
-    root = np.linalg.cholesky(rows.T @ rows / half)
-    rows = np.linalg.solve(root, rows.T).T
-    return np.concatenate([rows, -rows]).astype(np.float32)
-
-
-def deviation_variance(spread: jax.Array) -> jax.Array:
-    """Mean variance of a logit; with several classes, of its deviation from their mean.
-
-    Parameters
-    ----------
-    spread : array of shape (n_rows, n_rows)
-        Covariance of the logits of a row.
-    """
-    k = len(spread)
-    return spread[0, 0] if k == 1 else (jnp.trace(spread) - spread.mean() * k) / (k - 1)
+from skdpbayes.models.standard_rows import deviation_variance
+from skdpbayes.models.whitened import InCoordinates
 
 
 @jax.tree_util.register_dataclass

@@ -24,8 +24,8 @@ from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double
 from skdpbayes.models.denoising import cautious_curvature, mean_curvature_error, share_told
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.models.normal_rows import deviation_variance, normal_rows, standard_rows
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
+from skdpbayes.models.standard_rows import deviation_variance, normal_rows, standard_rows
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 

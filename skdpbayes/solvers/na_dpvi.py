@@ -244,8 +244,8 @@ class NADPVI:
                 )
             )
             own = estimate["curvature"].reshape(state.curvature.shape)
-            of_blocks = estimate | {"curvature": _in_blocks(model, own)}
-            known = state.known.after(of_blocks, scales, mechanism, foreseen)
+            estimate = {**estimate, "curvature": _in_blocks(model, own)}
+            known = state.known.after(estimate, scales, mechanism, foreseen)
             alone = _denoised(cautious_curvature, model, known)
             h = step_curvature(known, alone, _blocks(model))
             return state._replace(known=known, curvature=double(single(h)))

@@ -257,9 +257,10 @@ def found_with(
         whole = rows.curvature(unravel(mean), clip)
         values, vectors = spectrum(like, whole, start.curvature)
         h = (vectors * values) @ vectors.T
-        line = (averages.point - mean) @ h  # by which scores differ from those at the mean, if linear
+        away = averages.point - mean
+        line = away @ h  # by which scores differ from those at the mean, if linear
         labels = rows.mean_probabilities(unravel(mean), covariance)
-        bend = like.factor * (rows.scores(weights, asked, labels) + (averages.point - mean) @ whole)
+        bend = like.factor * (rows.scores(weights, asked, labels) + away @ whole)
         missed = (1 - trust) * line**2 + trust * (1 - _BENT) * bend**2
         corrected = averages._replace(score=averages.score + line - trust * bend)
         doubtful = doubted(corrected, jnp.mean(missed, axis=1, keepdims=True))

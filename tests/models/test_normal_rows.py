@@ -12,7 +12,8 @@ from jax.flatten_util import ravel_pytree
 from skdpbayes.mechanism.contributions import contribution_norm
 from skdpbayes.models.base import unbiased_weight, weighted_score
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.models.normal_rows import NormalRows, standard_rows
+from skdpbayes.models.normal_rows import NormalRows
+from skdpbayes.models.standard_rows import standard_rows
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.solvers.released_curvature import curvature_query
 

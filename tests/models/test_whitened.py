@@ -12,7 +12,8 @@ from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.mechanism.contributions import contribution_norm
 from skdpbayes.models.base import prior_common_scale, prior_matrix
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.models.normal_rows import NormalRows, standard_rows
+from skdpbayes.models.normal_rows import NormalRows
+from skdpbayes.models.standard_rows import standard_rows
 from skdpbayes.models.whitened import InCoordinates, WhitenedLogistic
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.solvers.normal_posterior import normal_given, within_reach

@@ -10,7 +10,8 @@ from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import prior_matrix
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.models.normal_rows import NormalRows, standard_rows
+from skdpbayes.models.normal_rows import NormalRows
+from skdpbayes.models.standard_rows import standard_rows
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.plans import gradients
 from skdpbayes.solvers.averages import Averages
@@ -19,6 +20,7 @@ from skdpbayes.solvers.released_curvature import Curvature, Foreseen, curvature_
 from skdpbayes.solvers.simulated_rows import (
     Likeness,
     Start,
+    bent,
     found_with,
     likeness,
     reported_spectrum,
@@ -372,3 +374,45 @@ def test_they_take_part_where_they_can():
     assert not simulated(max_rows_per_person=2)
     assert not simulated(adjacency="add_remove", sampling_rate=1.0)
     assert not simulated(epsilon=np.inf)
+
+
+def test_a_normal_posterior_has_the_mean_slope_and_curvature_of_scores_that_bend():
+    """As over draws of the parameters, of the log likelihood of a noisy average score."""
+    p, n = 2, 4000.0
+    scales = np.ones(p, np.float32)
+    model = InCoordinates(LogisticRegression(p, 2, scales, row_norm=np.float32(9)), np.eye(p))
+    with jax.enable_x64(True):
+        rows = NormalRows(standard_rows(p), n).of(model)
+        weights, asked = rows.weights(jnp.zeros((1, p)), 0.9), rows.probabilities(jnp.zeros((1, p)))
+        mean, truth = jnp.array([0.9, -0.6]), jnp.array([[1.3, -0.8]])
+        root = jnp.array([[0.5, 0.0], [-0.1, 0.4]])
+        covariance, spread = root @ root.T, 1e4 * jnp.array([[2.0, 0.3], [0.3, 1.0]])
+
+        def sums(at):  # expected at these parameters
+            return rows.scores(weights[None], asked[None], rows.probabilities(at[None]))[0]
+
+        seen = sums(truth[0])
+
+        def log_likelihood(at):
+            missed = seen - sums(at)
+            return -missed @ jnp.linalg.solve(spread, missed) / 2
+
+        half = np.random.default_rng(0).normal(size=(20_000, p))
+        draws = mean + np.concatenate([half, -half]) @ root.T
+        slope = jnp.mean(jax.lax.map(jax.grad(log_likelihood), draws, batch_size=500), axis=0)
+        turn = jnp.mean(jax.lax.map(jax.hessian(log_likelihood), draws, batch_size=500), axis=0)
+        labels = rows.mean_probabilities(mean[None], covariance)
+        score = seen - rows.scores(weights[None], asked[None], labels)[0]
+        at = rows.probabilities(mean[None])[:, 0]
+        own = weights * at * (1 - at) * rows.share
+        h = (rows.rows * own[:, None]).T @ rows.rows
+        bends = rows.bends(mean[None], covariance, weights)
+        information, linear = bent(bends, covariance, h, spread, score, mean)
+        found = linear - information @ mean
+        plain = h @ jnp.linalg.solve(spread, score)
+    size = np.linalg.norm(slope)
+    assert np.linalg.norm(found - slope) < 0.1 * size < 0.4 * np.linalg.norm(plain - slope)
+    whole = np.linalg.norm(turn)
+    assert np.linalg.norm(information + turn) < 0.15 * whole
+    assert np.linalg.norm(h @ np.linalg.solve(spread, h) + turn) > 0.3 * whole
+    assert np.linalg.eigvalsh(information).min() >= 0

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 from jax.flatten_util import ravel_pytree
-from scipy import stats
 from scipy.linalg import polar
 
 from skdpbayes.mechanism.contributions import Quadratic
@@ -36,6 +35,7 @@ _MOST_COORDINATES = 2000
 _MOST_HYPER = 5  # which importance sampling can cover
 _POINTS = 50  # points at which linearity is checked
 _WIDE = 0.95  # quantile of the widths of priors: that of the rounds
+_FARTHEST = 4.0  # hyper-parameters of a grid; their priors are about standard normal
 _CHUNK = 100  # hyper-parameters at which levels are computed together
 
 
@@ -134,16 +134,17 @@ class Reduced:
         basis = np.asarray(self.basis, np.float64)[list(self.parts.normal)]
         return self._fixed().slope[0] @ basis[:, : len(self._fixed().slope[0])]
 
-    def priors(self, n: int) -> np.ndarray:
-        """Prior covariances of the first coordinates at n equally likely hyper-parameters.
+    def priors(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Prior covariances of the first coordinates at n hyper-parameters, and their log weights.
 
-        Shape (n, m, m), for one hyper-parameter; without any, (1, m, m).
+        Shapes (n, m, m) and (n,), for one hyper-parameter; without any, n is 1.
         """
         if not self.parts.hyper:
-            return np.eye(len(self.to_read()))[None]
-        nodes = stats.norm.ppf((np.arange(n)[:, None] + 0.5) / n)
-        slope = np.linalg.solve(self.to_read(), _levels(self.model, self.parts, nodes).slope)
-        return slope @ slope.transpose(0, 2, 1)
+            return np.eye(len(self.to_read()))[None], np.zeros(1)
+        nodes = np.linspace(-_FARTHEST, _FARTHEST, n)[:, None]
+        found = _levels(self.model, self.parts, nodes)
+        slope = np.linalg.solve(self.to_read(), found.slope)
+        return slope @ slope.transpose(0, 2, 1), found.log_prior - found.log_prior.max()
 
     def _fixed(self) -> Levels:
         """Values read at the hyper-parameters of the rounds."""

@@ -1,0 +1,300 @@
+"""Hierarchies in grouped coordinates, beside logistic regression on rows of all groups."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+from skdpbayes import DPHierarchicalLogisticRegression
+from skdpbayes.mechanism.contributions import Quadratic
+from skdpbayes.models.grouped import GroupedLogistic
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.solvers.released_curvature import Curvature, Foreseen
+from skdpbayes.solvers.simulated_rows import likeness
+
+FEATURES = np.array([[-1.0], [0.5], [2.0]])
+GROUPS, SIZE, P = 3, 2, 6  # groups, weights of a group, and of all
+SHARES = np.array([0.5, 0.3, 0.2], np.float32)
+AXES = np.array([[0.8, 0.3], [-0.2, 1.1]], np.float32)
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def hierarchical(**parameters):
+    how = {"groups": GROUPS, "group_features": FEATURES, "classes": [0, 1], "epsilon": 2.0}
+    return DPHierarchicalLogisticRegression(**how | parameters)
+
+
+@cache
+def planned(group_scale=None):
+    """Model of a fit of two thousand rows with one column."""
+    return hierarchical(group_scale=group_scale).plan(2000, 2).model
+
+
+def coordinates(group_scale=None):
+    return planned(group_scale).marginal({"axes": AXES, "shares": SHARES})
+
+
+def placed(group, x):
+    row = np.zeros((GROUPS, SIZE))
+    row[group] = x
+    return row.ravel()
+
+
+def prior_of_weights(spread):
+    """Covariance of all weights: effects are of prior scale one."""
+    table = np.column_stack([FEATURES, np.ones(GROUPS)])
+    return np.kron(table @ table.T + spread**2 * np.eye(GROUPS), np.eye(SIZE))
+
+
+def test_scores_and_curvatures_are_those_of_one_regression_on_rows_of_all_groups():
+    seen, own = coordinates(), LogisticRegression(P, 2, np.ones(P))
+    params, x = RNG.normal(size=(1, P)), RNG.normal(size=SIZE)
+    axes = np.asarray(seen.axes, float)
+    np.testing.assert_allclose(axes, np.kron(np.diag(SHARES**-0.5), AXES), rtol=1e-5)
+    for group in range(GROUPS):
+        record = {"x": jnp.asarray(x), "group": jnp.int32(group), "y": jnp.int32(1)}
+        whole = {"x": jnp.asarray(placed(group, x)), "y": jnp.int32(1)}
+        found, expected = seen.score(params, record), own.score(params @ axes.T, whole)
+        np.testing.assert_allclose(
+            np.outer(found.left, found.right),
+            np.outer(expected.left, expected.right) @ axes,
+            atol=1e-6,
+        )
+        found, expected = seen.curvature(params, record), own.curvature(params @ axes.T, whole)
+        np.testing.assert_allclose(found.weight, expected.weight, rtol=1e-5)
+        np.testing.assert_allclose(found.vector, expected.vector @ axes, atol=1e-6)
+        # No row is of two groups.
+        outside = np.delete(np.asarray(found.vector), np.r_[seen.parameter_blocks()[group]])
+        assert outside.size == P - SIZE and not outside.any()
+
+
+@pytest.mark.parametrize("group_scale", [None, 0.7])
+def test_priors_are_those_of_the_hierarchy(group_scale):
+    prior = planned(group_scale).prior
+    own = np.asarray(prior.coordinates, float)
+    assert len(prior.precisions) == (1 if group_scale else 24)
+    found = []
+    for precision in prior.precisions:
+        of_weights = own.T @ np.asarray(precision, float) @ own
+        found.append(np.linalg.eigvalsh(of_weights)[-1] ** -0.5)
+        expected = np.linalg.inv(prior_of_weights(found[-1]))
+        np.testing.assert_allclose(of_weights, expected, atol=1e-3 * expected.max())
+    roots = [np.linalg.slogdet(np.asarray(x, float))[1] / 2 for x in prior.precisions]
+    shares = np.exp(prior.logs - roots)
+    if group_scale:
+        assert found == [pytest.approx(group_scale, rel=1e-3)]
+        return
+    # As of a half-normal law.
+    assert shares @ found / shares.sum() == pytest.approx(stats.halfnorm.mean(), abs=0.02)
+    assert shares @ np.square(found) / shares.sum() == pytest.approx(1, abs=0.05)
+
+
+def test_the_expected_prior_follows_the_weights():
+    """It is that of the spread whose prior the weights look like; all spreads count by theirs."""
+    seen = coordinates()
+    axes = np.asarray(seen.axes, float)
+
+    def spread_of(precision):
+        covariance = axes @ np.linalg.inv(precision) @ axes.T
+        return np.sqrt(covariance[0, 0] - covariance[0, 2 * SIZE] - 3)  # 1 + 1 and -2 + 1
+
+    found = []
+    for spread in (0.1, 0.5, 1.5):
+        root = np.linalg.solve(axes, np.linalg.cholesky(prior_of_weights(spread)))
+        mean = root @ np.array([0.3, -1.0, 0.8, 0.2, -1.2, 0.5])
+        found.append(spread_of(seen.expected_precision(mean, root @ root.T / 2)))
+    assert np.all(np.diff(found) > 0.15)
+    # By hand, at the last of them.
+    prior = seen.prior
+    own = np.asarray(prior.coordinates, float) @ axes
+    square = own @ (root @ root.T / 2 + np.outer(mean, mean)) @ own.T
+    logs = prior.logs - np.einsum("kij,ij->k", prior.precisions, square) / 2
+    weights = np.exp(logs - logs.max())
+    expected = own.T @ np.tensordot(weights / weights.sum(), prior.precisions, 1) @ own
+    np.testing.assert_allclose(
+        seen.expected_precision(mean, root @ root.T / 2), expected, rtol=1e-4, atol=1e-4
+    )
+    known = coordinates(0.7)
+    at = known.expected_precision(mean, root @ root.T)
+    covariance = np.asarray(known.axes, float) @ np.linalg.inv(at) @ np.asarray(known.axes).T
+    np.testing.assert_allclose(covariance, prior_of_weights(0.7), atol=2e-3)
+
+
+def test_simulated_rows_have_the_moments_of_the_axes_in_each_group_and_its_share():
+    seen, standard = coordinates(), planned().standard_rows()
+    assert standard.shape[0] == GROUPS and standard.shape[1] * GROUPS >= 1024
+    records, rows, share = seen.simulated(standard)
+    assert float(share.sum()) == pytest.approx(1)
+    np.testing.assert_allclose(records["x"][:, -1], 1, atol=1e-5)
+    np.testing.assert_allclose(rows @ seen.constant(), 1, atol=1e-5)
+    second = np.linalg.inv(AXES @ AXES.T)
+    second /= second[-1, -1]  # the constant column's is one
+    for group in range(GROUPS):
+        own = np.asarray(records["group"]) == group
+        assert float(share[own].sum()) == pytest.approx(SHARES[group])
+        x = np.asarray(records["x"])[own]
+        np.testing.assert_allclose(x.T @ x / len(x), second, atol=1e-4)
+    some = {name: value[::97] for name, value in records.items()}
+    again = jax.vmap(lambda record: seen._seen(record)["x"])(some)
+    np.testing.assert_allclose(rows[::97], again, atol=1e-4)
+    # In the coordinates second moments are a multiple of the identity, as shrunk logits assume.
+    moments = (rows * share[:, None]).T @ rows
+    size = seen.constant() @ seen.constant()
+    np.testing.assert_allclose(moments, np.eye(P) / size, atol=1e-4)
+
+
+def opened(moments, noise):
+    """Coordinates, given the sum of second moments that the opening releases."""
+    (opening,) = planned().openings()
+    p = len(moments)
+    sums = {"moments": jnp.asarray(moments, jnp.float32)[None, :, None, :]}
+    scales = {"moments": jnp.asarray(noise, jnp.float32)}
+    assert p == SIZE + GROUPS
+    return opening.update(planned().init(), sums, scales, jax.random.key(0))
+
+
+def test_the_opening_finds_axes_and_shares():
+    model = planned()
+    (opening,) = model.openings()
+    groups = np.repeat(np.arange(GROUPS), [1000, 600, 400])
+    x = np.column_stack([RNG.normal(size=2000) * 0.4 + 0.2, np.ones(2000)])
+    query = opening.statistics(model.init())
+
+    def of(x, group):
+        part = query({"x": x, "group": group, "y": jnp.int32(0)})["moments"]
+        assert isinstance(part, Quadratic)
+        return part.weight[0, 0] * jnp.outer(part.vector, part.vector)
+
+    moments = np.asarray(jax.vmap(of)(x, groups).sum(axis=0))
+    found = opened(moments, 1e-3)
+    np.testing.assert_allclose(found["shares"], [0.5, 0.3, 0.2], atol=5e-3)
+    axes = np.asarray(found["axes"], float)
+    second = axes.T @ moments[:SIZE, :SIZE] @ axes
+    np.testing.assert_allclose(second, np.eye(SIZE) * second[0, 0], atol=0.02 * second[0, 0])
+    # Noise alone tells of no group, and of no direction; hardly any rows are not taken for none.
+    unknown = opened(moments, 1e5)
+    np.testing.assert_allclose(unknown["shares"], 1 / GROUPS, atol=0.01)
+    half = opened(moments, 0.7 * 300 * model.row_norm**2)["shares"]
+    assert 1 / 3 < float(half[0]) < 0.49
+    few = moments.copy()
+    few[-1, -1] = 0
+    assert 0.03 < float(opened(few, 1e-3)["shares"][-1]) < 0.1
+    # A longer row counts as one of the norm.
+    long = np.asarray(of(np.array([1e3, 1.0]), 0))
+    assert np.trace(long) == pytest.approx(2 * float(model.row_norm) ** 2, rel=1e-3)
+
+
+def test_the_posterior_is_that_of_the_likelihood_under_the_hierarchy():
+    """With a given spread; the covariance is by the reported information."""
+    seen = coordinates(0.7)
+    axes = np.asarray(seen.axes, float)
+    root = np.tril(RNG.normal(size=(P, P))) + 2 * np.eye(P)
+    information, centre = root @ root.T, RNG.normal(size=P)
+    slope = RNG.normal(size=P)  # of the likelihood at the centre
+    reported = 0.5 * information
+    linear = slope + information @ centre
+    found = seen.posterior_given(NormalLikelihood(information, linear, reported, centre))
+    draws = seen.hierarchy.model.constrained(found.sample(np.random.default_rng(0), 40_000))
+    weights = np.asarray(draws["weights"]).reshape(-1, P)
+    back = np.linalg.inv(axes)
+    precision = back.T @ reported @ back + np.linalg.inv(prior_of_weights(0.7))
+    mean = np.linalg.solve(precision, back.T @ (slope + reported @ centre))
+    covariance = np.linalg.inv(precision)
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(weights.mean(axis=0), mean, atol=0.03 * sd.max())
+    np.testing.assert_allclose(np.cov(weights.T), covariance, atol=0.04 * sd.max() ** 2)
+
+
+def test_noise_outside_of_the_blocks_is_no_difference():
+    """Curvatures are compared where a group's weights meet; as many entries have noise."""
+    blocks = coordinates().parameter_blocks()
+    foreseen, variance = 100 * np.eye(P), 400.0
+
+    def known(entries):
+        parts = jnp.asarray(foreseen), jnp.zeros(1 + P), jnp.asarray(foreseen)
+        return Curvature.none(P)._replace(
+            kept_matrix=jnp.asarray(foreseen + entries),
+            kept_variance=jnp.asarray(variance),
+            foreseen=Foreseen(*parts),
+        )
+
+    noise = np.zeros((P, P))
+    for block in blocks:
+        own = RNG.normal(size=(SIZE, SIZE)) * (2 * variance) ** 0.5
+        noise[block, block] = (own + own.T) / 2
+    by_chance = likeness(known(noise), blocks)
+    twice = likeness(known(4 * noise), blocks)
+    assert by_chance.alike > 0.9 > 0.7 > twice.alike
+    assert by_chance.told < 0.6 < twice.told
+    # With the noise of a whole matrix four times as much would pass for chance.
+    assert likeness(known(4 * noise)).told < twice.told - 0.05
+
+
+ROWS = np.random.default_rng(1)
+TRUTH = np.array([[2.0, 0.5], [0.0, -1.0], [-1.5, 0.0]])
+
+
+def table(n=3000):
+    group, x = ROWS.integers(0, GROUPS, n), ROWS.normal(size=n)
+    y = ROWS.uniform(size=n) < expit(TRUTH[group, 0] * x + TRUTH[group, 1])
+    return np.column_stack([x, group]), y.astype(int)
+
+
+def test_fits_are_in_grouped_coordinates_and_ignore_what_is_no_record():
+    X, y = table()
+    model = hierarchical(group_scale=None, random_state=0)
+    assert model.get_params()["solver"] == "auto"
+    fitted = model.fit(X, y)
+    assert fitted.n_iter_ == 201 and "mean_weight" in fitted.diagnostics_
+    draws = fitted.posterior_samples_["weights"]
+    away = (draws.mean(axis=0) - TRUTH) / draws.std(axis=0)
+    assert np.abs(away).max() < 3.5 and draws.std(axis=0).max() < 0.4
+    assert fitted.posterior_samples_["group_scale"].std() > 0.1
+    # The mechanism is the same with and without such rows: those count as null.
+    rest = X.copy()
+    rest[:1000, 1] = 7  # no group
+    rest[1000:1500, 0] = np.nan
+    some = hierarchical(group_scale=None, random_state=0).fit(rest, y)
+    y_null = np.where(np.arange(len(y)) < 1500, 5, y)  # no label
+    null = hierarchical(group_scale=None, random_state=0).fit(X, y_null)
+    np.testing.assert_allclose(null.posterior_.mean, some.posterior_.mean, atol=1e-6)
+    assert np.isfinite(some.posterior_.mean).all()
+    assert np.abs(some.posterior_.mean - fitted.posterior_.mean).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("changes", "n", "solver", "kind"),
+    [
+        ({}, 2000, "na-dpvi", GroupedLogistic),
+        ({"solver": "dpvi"}, 2000, "dpvi", None),
+        ({"guide": "mean_field"}, 2000, "dpvi", None),
+        ({"learning_rate": 0.1}, 2000, "dpvi", None),
+        ({"epsilon": np.inf}, 2000, "dpvi", None),
+        ({"adjacency": "add_remove", "sampling_rate": 0.5}, 2000, "dpvi", None),
+        ({"max_rows_per_person": 2}, 2000, "dpvi", None),
+        ({"groups": 200, "group_features": None}, 2000, "dpvi", None),
+        ({"solver": "na-dpvi", "max_rows_per_person": 2}, 2000, "na-dpvi", None),
+    ],
+    ids=str,
+)
+def test_facts_choose_the_solver(changes, n, solver, kind):
+    plan = hierarchical(**changes).plan(n, 2)
+    inner = type(getattr(plan.solver, "solver", plan.solver)).__name__
+    assert inner == {"dpvi": "DPVI", "na-dpvi": "NADPVI"}[solver]
+    assert isinstance(plan.model, GroupedLogistic) == (kind is GroupedLogistic)
+
+
+def test_parameters_of_other_solvers_are_refused():
+    with pytest.raises(ValueError, match="n_chains=2 needs solver='sgld'"):
+        hierarchical(n_chains=2).plan(2000, 2)
