@@ -35,6 +35,7 @@ _ERRORS = 0.7  # standard errors that are taken off the square of that differenc
 _PLAUSIBLE = 1.0  # prior mean of the square (exponential)
 _BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
 _SWEEPS, _ARRIVED = 40, 0.001  # at most; the move that ends them, in posterior standard deviations
+_STEP = 0.5  # towards the likelihood about a new mean and covariance
 _LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
 _LEAST_EIGENVALUE = 1e-9  # over the largest: classes have directions without any curvature
 
@@ -295,11 +296,14 @@ def found_with(
         return Likelihood(information, linear, told(short)[0])
 
     def step(last: Sweep) -> Sweep:
-        number, _, mean, covariance, _ = last
-        likelihood = learnt(mean, covariance)
-        new, precision = normal_given(model, *likelihood[:2], (mean, covariance), like.alike)
+        number, _, mean, covariance, before = last
+        # Whole steps may oscillate: a wide posterior has little information, and a narrow one much.
+        step = jnp.where(number > 0, _STEP, 1)
+        new = learnt(mean, covariance)
+        likelihood = jax.tree.map(lambda old, new: old + step * (new - old), before, new)
+        found, precision = normal_given(model, *likelihood[:2], (mean, covariance), like.alike)
         covariance = jnp.linalg.inv(precision)
-        move = new - mean
+        move = found - mean
         moved = jnp.sqrt(jnp.mean(move**2 / jnp.diag(covariance)))
         move = move * jnp.minimum(1, _LONGEST_MOVE / jnp.linalg.norm(move).clip(1e-9))
         mean = within_reach(model, mean + move, REACH)
