@@ -79,7 +79,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         As in `DPBayesianLogisticRegression`.
     solver : {"auto", "na-dpvi", "dpvi", "sgld"}, default="auto"
         "auto" is "na-dpvi" up to 300 weights, and "dpvi" above, by persons, under "add_remove",
-        with `epsilon` infinite, and with a `guide` or `learning_rate`.
+        without an intercept, with `epsilon` infinite, and with a `guide` or `learning_rate`.
     adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`.
     classes : array-like of shape (2,), Schema or Outcome, default=None
@@ -266,14 +266,14 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         known = self._counted(facts) and isinstance(hierarchy, Reduced)
         if not known or self._settings(facts).solver != "na-dpvi":
             return task
-        norm = math.hypot(self._norm(facts), bool(self.fit_intercept))
+        norm = math.hypot(self._norm(facts), 1)
         size = self._n_weights(facts)
         rows = LogisticRegression(
             size,
             2,
             np.ones(size, np.float32),
             row_norm=np.float32(norm),
-            constant=bool(self.fit_intercept),
+            constant=True,
         )
         prior = prior_of(hierarchy)
         model = GroupedLogistic(
@@ -299,8 +299,9 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         return replace(own, solver=solver)
 
     def _counted(self, facts: Facts) -> bool:
-        """Whether rows can be simulated: there is noise, and a public number of them."""
-        return facts.n_rows is not None and not self._by_person and math.isfinite(self.epsilon)
+        """Whether rows can be simulated, in the place of a public number of independent ones."""
+        counted = facts.n_rows is not None and not self._by_person
+        return counted and bool(self.fit_intercept) and math.isfinite(self.epsilon)
 
     def _n_weights(self, facts: Facts) -> int:
         """Weights of all groups."""

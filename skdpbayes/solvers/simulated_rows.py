@@ -298,9 +298,10 @@ def found_with(
     def step(last: Sweep) -> Sweep:
         number, _, mean, covariance, before = last
         # Whole steps may oscillate: a wide posterior has little information, and a narrow one much.
-        step = jnp.where(number > 0, _STEP, 1)
-        new = learnt(mean, covariance)
-        likelihood = jax.tree.map(lambda old, new: old + step * (new - old), before, new)
+        share = jnp.where(number > 0, _STEP, 1)
+        likelihood: Likelihood = jax.tree.map(
+            lambda old, new: old + share * (new - old), before, learnt(mean, covariance)
+        )
         found, precision = normal_given(model, *likelihood[:2], (mean, covariance), like.alike)
         covariance = jnp.linalg.inv(precision)
         move = found - mean

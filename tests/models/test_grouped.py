@@ -281,6 +281,7 @@ def test_fits_are_in_grouped_coordinates_and_ignore_what_is_no_record():
         ({"guide": "mean_field"}, 2000, "dpvi", None),
         ({"learning_rate": 0.1}, 2000, "dpvi", None),
         ({"epsilon": np.inf}, 2000, "dpvi", None),
+        ({"fit_intercept": False}, 2000, "dpvi", None),
         ({"adjacency": "add_remove", "sampling_rate": 0.5}, 2000, "dpvi", None),
         ({"max_rows_per_person": 2}, 2000, "dpvi", None),
         ({"groups": 200, "group_features": None}, 2000, "dpvi", None),
