@@ -27,6 +27,7 @@ from skdpbayes.schema import Schema
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
+_LEAST_SPREAD = 1e-3  # of groups, over the length of their prior means
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
@@ -294,7 +295,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             return own
         for_dpvi = own.guide != "auto" or own.learning_rate is not None
         large = self._n_weights(facts) > own.defaults.curvature_up_to
-        solver = "dpvi" if for_dpvi or large or not self._counted(facts) else "na-dpvi"
+        other = for_dpvi or large or not self._counted(facts) or not self._reduces(facts)
+        solver = "dpvi" if other else "na-dpvi"
         check_special(solver, self._parameters())
         return replace(own, solver=solver)
 
@@ -302,6 +304,17 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         """Whether rows can be simulated, in the place of a public number of independent ones."""
         counted = facts.n_rows is not None and not self._by_person
         return counted and bool(self.fit_intercept) and math.isfinite(self.epsilon)
+
+    def _reduces(self, facts: Facts) -> bool:
+        """Whether a fit is in the coordinates of the weights, by `reduced`'s own bounds."""
+        from skdpbayes.models.numpyro.reduced import MOST_COORDINATES
+
+        table = self._groups_and_table()[1]
+        size = self._n_weights(facts)
+        few = size + size // len(table) * table.shape[1] < MOST_COORDINATES
+        # With hardly any spread, groups have hardly any weights of their own.
+        least = _LEAST_SPREAD * float(self.prior_scale) * float(np.linalg.norm(table))
+        return few and (self.group_scale is None or self.group_scale > least)
 
     def _n_weights(self, facts: Facts) -> int:
         """Weights of all groups."""

@@ -25,6 +25,7 @@ from skdpbayes.models.protocols import (
     HasLargestWeight,
     HasLatentNoise,
     HasNormalPrior,
+    HasParameterBlocks,
     HasPriorAxes,
     HasPriorDegrees,
     HasPriorMean,
@@ -346,6 +347,11 @@ def prior_common_scale(model: Model) -> jax.Array | None:
     """Mask of the parameters whose priors have a common scale factor, ravelled; None: none."""
     mask = model.prior_common_scale() if isinstance(model, HasCommonScale) else None
     return None if mask is None else ravel_pytree(mask)[0].astype(jnp.float64)
+
+
+def parameter_blocks(model: Model) -> tuple[slice, ...]:
+    """Slices of the parameters between which the curvature is zero."""
+    return model.parameter_blocks() if isinstance(model, HasParameterBlocks) else (slice(None),)
 
 
 def prior_variance(model: Model) -> jax.Array:

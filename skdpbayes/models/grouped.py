@@ -17,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import stats
 
+from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Opening, double
+from skdpbayes.models.denoising import kept
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.models.protocols import Array, Number, Params, Record
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.standard_rows import normal_rows, standard_rows
 from skdpbayes.models.whitened import InCoordinates, moments_opening, whitening_axes
 from skdpbayes.posteriors.base import GaussianPosterior, Posterior
@@ -28,12 +30,14 @@ from skdpbayes.posteriors.evidence import NormalLikelihood
 if TYPE_CHECKING:
     from skdpbayes.models.numpyro.reduced import Reduced
 
-_LEAST_SHARE = 0.2  # of a group, over the mean
-_SPREADS = 24  # of which the prior in the rounds is one
+_LEAST_SHARE, _NO_SHARE = 0.2, 1e-3  # of a group, over the mean: for its axes, and of records
+_SIZES = 0.2  # budget share of the sizes of groups, in the opening
+_LEAST_ROWS = 512  # of all groups, and as many mirrored ones
+_SPREADS = 24  # nodes of the spread
 
 
 class Prior(NamedTuple):
-    """Normal priors of the weights of all groups, one of which is right.
+    """Normal priors of the weights of all groups, at nodes of the spread of groups.
 
     Attributes
     ----------
@@ -53,7 +57,7 @@ class Prior(NamedTuple):
 def prior_of(hierarchy: Reduced) -> Prior:
     """Priors of a hierarchy, by the spread of its groups."""
     covariances, log_shares = hierarchy.priors(_SPREADS)
-    coordinates = np.linalg.inv(hierarchy.to_read())
+    coordinates = np.linalg.inv(hierarchy.seen_slope())
     logs = log_shares - np.linalg.slogdet(covariances)[1] / 2
     found = coordinates, np.linalg.inv(covariances), logs
     return Prior(*(x.astype(np.float32) for x in found))
@@ -67,7 +71,7 @@ class GroupedCoordinates(InCoordinates):
     Attributes
     ----------
     shares : array of shape (n_groups,)
-        Of the records, by group.
+        Of the records, by group. Axes of groups with few are shorter than these say.
     hierarchy : Reduced
         The hierarchy in its own coordinates of the weights.
     prior : Prior
@@ -107,7 +111,7 @@ class GroupedCoordinates(InCoordinates):
         """Weights of each group: no row is of two."""
         return tuple(slice(i * self.size, (i + 1) * self.size) for i in range(self.n_groups))
 
-    def posterior_given(self, likelihood: NormalLikelihood) -> Posterior:
+    def integrated(self, likelihood: NormalLikelihood) -> Posterior:
         """Posterior of the hierarchy, given the likelihood of the coordinates."""
         axes = np.asarray(self.prior.coordinates, float) @ np.asarray(self.axes, float)
         own = likelihood.mapped(axes)
@@ -124,26 +128,23 @@ class GroupedCoordinates(InCoordinates):
 
     def simulated(self, standard: Array) -> tuple[Record, jax.Array, jax.Array]:
         """As `InCoordinates.simulated`, of standard rows by group, (n_groups, n, size)."""
-        n, shares = standard.shape[1], double(self.shares)
+        n, last = standard.shape[1], jnp.eye(self.size)[-1]
         group = jnp.repeat(jnp.arange(self.n_groups), n)
-        # Axes of groups are multiples of common ones.
-        axes = double(self._axes_of(0)) * jnp.sqrt(shares[0])
-        x, rows = normal_rows(double(standard).reshape(-1, self.size), axes, jnp.eye(self.size)[-1])
-        placed = jax.vmap(self._placed)(group, rows / jnp.sqrt(shares[group])[:, None])
-        return {"x": x, "group": group}, placed, shares[group] / n
+        x, _ = normal_rows(jnp.reshape(standard, (-1, self.size)), double(self._axes_of(0)), last)
+        records = {"x": x, "group": group}
+        rows = jax.vmap(lambda record: self._seen(record)["x"])(records)
+        return records, rows, double(self.shares)[group] / n
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         group, x = record["group"], record["x"]
         own = jnp.sum(self._axes_of(group).astype(x.dtype) * x[:, None], axis=0)
-        return {**record, "x": self._placed(group, own), "grid": None}
+        placed = jnp.zeros((self.n_groups, self.size), x.dtype).at[group].set(own)
+        return {**record, "x": placed.ravel(), "grid": None}
 
     def _axes_of(self, group: Number) -> jax.Array:
+        """Axes of a group; those of all groups are multiples of each other."""
         shape = self.n_groups, self.size
         return jnp.asarray(self.axes).reshape(*shape, *shape)[group, :, group]
-
-    def _placed(self, group: jax.Array, own: jax.Array) -> jax.Array:
-        """Row of all groups, zero in the place of the others."""
-        return jnp.zeros((self.n_groups, len(own)), own.dtype).at[group].set(own).ravel()
 
 
 @jax.tree_util.register_dataclass
@@ -177,35 +178,58 @@ class GroupedLogistic:
         """Weights of all groups."""
         return self.rows.n_columns
 
+    @property
+    def size(self) -> int:
+        """Weights of a group."""
+        return self.n_columns // self.n_groups
+
     def init(self) -> Params:
         """Coordinates before the release."""
-        size = self.n_columns // self.n_groups
         shares = np.full(self.n_groups, 1 / self.n_groups, np.float32)
-        return {"axes": np.eye(size, dtype=np.float32), "shares": shares}
+        return {"axes": np.eye(self.size, dtype=np.float32), "shares": shares}
 
     def openings(self) -> tuple[Opening]:
-        """Sum of the weighted second moments of a row and of its group."""
-        norm = jnp.asarray(self.row_norm, jnp.float32)
-        size = self.n_columns // self.n_groups
+        """Sums of the weighted second moments of rows, and sizes of groups."""
+        norm, first = jnp.asarray(self.row_norm, jnp.float32), self.init()
 
         def row(params: Params, record: Record) -> tuple[jax.Array, jax.Array]:
             del params
-            group = norm * (record["group"] == jnp.arange(self.n_groups))
-            return jnp.concatenate([record["x"], group]), self.rows.known(record)
+            return record["x"], self.rows.known(record)
 
         def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
-            del params
-            axes = whitening_axes(moments[:size, :size], variance, norm)
-            counts = jnp.diag(moments)[size:] / norm**2
-            shares = _shares(counts, 2 * variance / norm**4)
-            return {"axes": axes, "shares": shares.astype(jnp.float32)}
+            return {**params, "axes": whitening_axes(moments, variance, norm)}
 
-        return (moments_opening(2**0.5 * norm, row, learn),)
+        moments = moments_opening(norm, row, learn)
+
+        def statistics(params: Params) -> Any:
+            query = moments.statistics(params)
+
+            def one(record: Record) -> Mapping[str, Contribution]:
+                # A null record has a group, and entries that are no numbers.
+                counts = jnp.isfinite(jnp.sum(record["x"])) & (self.rows.known(record) > 0)
+                own = counts & (record["group"] == jnp.arange(self.n_groups))
+                return {**query(record), "sizes": own.astype(jnp.float32)}
+
+            return one
+
+        def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
+            del params
+            sizes, variance = (x.astype(jnp.float64) for x in (sums["sizes"], scales["sizes"]))
+            shares = _shares(sizes, variance**2).astype(jnp.float32)
+            return {**moments.update(first, sums, scales, key), "shares": shares}
+
+        (block,) = moments.blocks.values()
+        blocks = {
+            "moments": block._replace(share=1 - _SIZES),
+            "sizes": Block(jnp.float32(1), _SIZES, together="mean"),
+        }
+        return (Opening(statistics, blocks, update),)
 
     def marginal(self, params: Params) -> GroupedCoordinates:
         """The model in the coordinates found."""
         shares = params["shares"]
-        axes = jnp.kron(jnp.diag(1 / jnp.sqrt(shares)), params["axes"])
+        scale = 1 / jnp.sqrt(shares.clip(_LEAST_SHARE * shares.mean()))
+        axes = jnp.kron(jnp.diag(scale), params["axes"])
         return GroupedCoordinates(self.rows, axes, shares, self.model, self.prior)
 
     @property
@@ -215,15 +239,14 @@ class GroupedLogistic:
 
     def standard_rows(self) -> np.ndarray:
         """Standard normal rows for each group."""
-        size = self.n_columns // self.n_groups
-        least = -(-512 // self.n_groups)
-        return np.stack([standard_rows(size, least, seed) for seed in range(self.n_groups)])
+        least = -(-_LEAST_ROWS // self.n_groups)
+        return np.stack([standard_rows(self.size, least, i) for i in range(self.n_groups)])
 
 
-def _shares(counts: jax.Array, variance: jax.Array) -> jax.Array:
-    """Shares of groups, given noisy sizes: shrunk towards the mean by the noise's share."""
-    mean = jnp.maximum(counts.mean(), jnp.sqrt(variance / len(counts)))
-    away = counts - mean
-    told = (1 - variance / jnp.mean(away**2).clip(1e-30)).clip(0, 1)
-    sizes = (mean + told * away).clip(_LEAST_SHARE * mean)
-    return sizes / sizes.sum()
+def _shares(sizes: jax.Array, variance: jax.Array) -> jax.Array:
+    """Shares of groups, given noisy sizes: shrunk towards their mean, by the noise's part."""
+    mean = jnp.maximum(sizes.mean(), jnp.sqrt(variance / len(sizes)))
+    away = sizes - mean
+    found = mean + kept(jnp.sum(away**2), len(sizes) - 1, variance)[0] * away
+    found = found.clip(_NO_SHARE * mean)
+    return found / found.sum()

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from skdpbayes.models.base import unbiased_weight
+from skdpbayes.models.base import Model, unbiased_weight
 from skdpbayes.models.protocols import Array, Number, Params, Record
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.models.standard_rows import deviation_variance
@@ -39,8 +39,10 @@ class NormalRows:
     standard: Array
     n_records: Number
 
-    def of(self, model: InCoordinates) -> Expected:
+    def of(self, model: Model) -> Expected:
         """Rows in the coordinates of a model whose last column is constant."""
+        if not isinstance(model, InCoordinates):
+            raise TypeError("Simulated rows need a model in whitened coordinates.")
         records, rows, share = model.simulated(self.standard)
         return Expected(model, records, rows, self.n_records * share)
 

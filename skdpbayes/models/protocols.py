@@ -140,8 +140,11 @@ class HasPriorAxes(Protocol):
 
 
 @runtime_checkable
-class HasUnknownPrior(Protocol):
-    """Normal prior with hyper-parameters, one of several."""
+class HasHyperPrior(Protocol):
+    """Normal prior given hyper-parameters, which are integrated over at the end.
+
+    `prior_axes` and bounds on the parameters have these fixed.
+    """
 
     def expected_precision(self, mean: jax.Array, covariance: jax.Array) -> jax.Array:
         """Prior precision, (P, P), averaged over the hyper-parameters' distribution.
@@ -149,6 +152,9 @@ class HasUnknownPrior(Protocol):
         That is the one of mean field variational Bayes, given mean and covariance of the ravelled
         parameters.
         """
+
+    def integrated(self, likelihood: Any) -> Any:
+        """Posterior in the model's own parameters, given a `NormalLikelihood` of these."""
 
 
 @runtime_checkable

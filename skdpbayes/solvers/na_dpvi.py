@@ -51,6 +51,7 @@ from skdpbayes.models.base import (
     Model,
     double,
     flat_start,
+    parameter_blocks,
     prior_matrix,
     score_scale,
     score_unit,
@@ -62,7 +63,6 @@ from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import (
     HasInformation,
-    HasParameterBlocks,
     HasPrecondition,
     HasStartVariance,
     HasWorkingPoint,
@@ -232,7 +232,6 @@ class NADPVI:
                 return state._replace(
                     known=known, curvature=_denoised(cautious_curvature, model, known)
                 )
-            assert isinstance(model, InCoordinates)
             rows, at, clip = self.simulated.of(model), unravel(point), row_norm(state)
             blocks = curvature_blocks(curvature_norm(state), clip, mechanism.several_rows)
             # Last bits of sums in double precision differ between one device and many.
@@ -247,7 +246,7 @@ class NADPVI:
             estimate = {**estimate, "curvature": _in_blocks(model, own)}
             known = state.known.after(estimate, scales, mechanism, foreseen)
             alone = _denoised(cautious_curvature, model, known)
-            h = step_curvature(known, alone, _blocks(model))
+            h = step_curvature(known, alone, parameter_blocks(model))
             return state._replace(known=known, curvature=double(single(h)))
 
         def scores(state: TraceState) -> Mapping[str, Block]:
@@ -274,8 +273,8 @@ class NADPVI:
         view = _look(model, state)
         if self.simulated is None:
             return view
-        assert isinstance(model, InCoordinates)
-        shrinkage = self.logit_shrinkage * likeness(state.known, _blocks(model)).alike ** 2
+        assert isinstance(model, InCoordinates)  # as `NormalRows.of` says
+        shrinkage = self.logit_shrinkage * likeness(state.known, parameter_blocks(model)).alike ** 2
         point = model.with_shrunk_logits(state.theta, state.covariance, shrinkage)
         return view._replace(point=double(single(point)))  # as the query has it
 
@@ -313,12 +312,9 @@ class NADPVI:
         """
         asked, estimated = _asked(model, state), _estimated(model, state)
         if self.simulated is not None:
-            assert isinstance(model, InCoordinates)
             rows = self.simulated.of(model)
             start = Start(state.theta, state.covariance, asked, estimated)
-            return found_with(
-                model, rows, self.clipping_norm, start, state.blocks, state.known, _blocks(model)
-            )
+            return found_with(model, rows, self.clipping_norm, start, state.blocks, state.known)
         unclear = _look(model, state).unclear
         information, linear = _learnt(model, state, asked, unclear)
         reported = _learnt(model, state, estimated, unclear)
@@ -361,7 +357,11 @@ def _given(
     information, linear = _learnt(model, state, h, unclear)
     # Where records are unlike simulated rows, errors are larger than the covariance says, and a
     # smaller scale of the prior would not cover them.
-    believed = 1.0 if state.known.foreseen is None else likeness(state.known, _blocks(model)).alike
+    believed = (
+        1.0
+        if state.known.foreseen is None
+        else likeness(state.known, parameter_blocks(model)).alike
+    )
     return normal_given(model, information, linear, (state.theta, state.covariance), believed)
 
 
@@ -453,7 +453,7 @@ def _combined(model: Model, state: TraceState) -> Averages:
 
 def _shared(model: Model, x: jax.Array) -> jax.Array:
     """Entries replaced by their means over the blocks of parameters."""
-    return jnp.concatenate([jnp.full_like(x[b], x[b].mean()) for b in _blocks(model)])
+    return jnp.concatenate([jnp.full_like(x[b], x[b].mean()) for b in parameter_blocks(model)])
 
 
 def _look(model: Model, state: TraceState) -> View:
@@ -483,16 +483,15 @@ def _denoised(
 ) -> jax.Array:
     """Noisy curvature denoised by `estimate`, zero between the model's blocks."""
     matrix, variance = known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64)
-    return block_diag(*(estimate(matrix[block, block], variance) for block in _blocks(model)))
+    blocks = [matrix[block, block] for block in parameter_blocks(model)]
+    if len({len(block) for block in blocks}) == 1:  # compiled once
+        return block_diag(*jax.vmap(lambda block: estimate(block, variance))(jnp.stack(blocks)))
+    return block_diag(*(estimate(block, variance) for block in blocks))
 
 
 def _in_blocks(model: Model, matrix: jax.Array) -> jax.Array:
     """Matrix, zero between the model's blocks."""
-    return block_diag(*(matrix[block, block] for block in _blocks(model)))
-
-
-def _blocks(model: Model) -> tuple[slice, ...]:
-    return model.parameter_blocks() if isinstance(model, HasParameterBlocks) else (slice(None),)
+    return block_diag(*(matrix[block, block] for block in parameter_blocks(model)))
 
 
 def _sampling(model: Model, state: TraceState, h: jax.Array, factor: jax.Array) -> jax.Array:

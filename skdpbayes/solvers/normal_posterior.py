@@ -11,8 +11,8 @@ inverse square has a gamma prior, truncated below at one, and the expectation
 
     E[r^-2] = max(1, (2 shape + J) / (2 rate + sum of E[precision] E[(t - mean)^2])),
 
-with precisions in units of ``scale^-2 r^-2``. The mean of the truncated distribution is larger by
-up to a fifth: the larger of one and the plain mean is cautious. See ``docs/solvers/na-dpvi.md``.
+with precisions in units of ``scale^-2 r^-2``. The mean of the truncated distribution is
+larger: the larger of one and the plain mean is cautious. See ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from skdpbayes.models.base import (
     prior_mean,
     prior_variance,
 )
-from skdpbayes.models.protocols import HasUnknownPrior
+from skdpbayes.models.protocols import HasHyperPrior
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 
@@ -101,7 +101,7 @@ def normal_given(
         Power of the common scale factor, from 0 (none) to 1.
     """
     start = prior_mean(model)
-    if isinstance(model, HasUnknownPrior):
+    if isinstance(model, HasHyperPrior):
         prior = model.expected_precision(*before)
     else:
         prior = prior_matrix(model, _factors(model, start, *before, believed))

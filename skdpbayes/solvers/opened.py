@@ -23,8 +23,7 @@ import jax.numpy as jnp
 from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import OpenedModel
-from skdpbayes.models.grouped import GroupedCoordinates
-from skdpbayes.models.protocols import Number, Params
+from skdpbayes.models.protocols import HasHyperPrior, Number, Params
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.posteriors.base import GaussianPosterior, MappedPosterior, Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
@@ -127,9 +126,10 @@ class Opened:
     def posterior(self, model: OpenedModel, state: OpenedState) -> Posterior:
         """The solver's posterior, in the model's own parameters."""
         marginal = self._marginal(model, state)
-        if isinstance(marginal, GroupedCoordinates):
-            assert isinstance(self.solver, NADPVI)
-            return marginal.posterior_given(self.solver.likelihood(marginal, state.solver))
+        integrated = isinstance(marginal, HasHyperPrior)
+        if integrated and isinstance(self.solver, NADPVI):
+            found: Posterior = marginal.integrated(self.solver.likelihood(marginal, state.solver))
+            return found
         return marginal.natural(self.solver.posterior(marginal, state.solver))
 
     def without_noise(self, model: OpenedModel, state: OpenedState) -> GaussianPosterior:

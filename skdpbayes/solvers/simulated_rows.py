@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from skdpbayes.models.base import Model, double, flat_start
+from skdpbayes.models.base import Model, double, flat_start, parameter_blocks
 from skdpbayes.models.denoising import mean_curvature_error, share_told
 from skdpbayes.models.normal_rows import Bends, Expected
 from skdpbayes.models.protocols import Number
@@ -64,7 +64,8 @@ class Sweep(NamedTuple):
     moved: jax.Array  # by the last sweep, in standard deviations
     mean: jax.Array
     covariance: jax.Array
-    likelihood: Likelihood
+    information: jax.Array  # of the likelihood
+    linear: jax.Array
 
 
 class Start(NamedTuple):
@@ -205,7 +206,9 @@ def bent(
         The average score over its expectation.
     mean : array of shape (P,)
     """
-    slope = h + bends.slope
+    # Where the released curvature is far below that of the rows, the change alone would be larger.
+    values, vectors = _positive_spectrum(h + bends.slope)
+    slope = (vectors * values) @ vectors.T
     back = jnp.linalg.solve(spread, jnp.column_stack([slope, score]))
     gain, missed = back[:, :-1].T, back[:, -1]
     # Where the score misses more than expected, the slope is smaller: both are correlated.
@@ -225,7 +228,6 @@ def found_with(
     start: Start,
     averages: Averages,
     known: Curvature,
-    blocks: Sequence[slice] = (slice(None),),
 ) -> Found:
     """Posterior and likelihood at the fixed point of mean and covariance.
 
@@ -239,11 +241,9 @@ def found_with(
     averages : Averages
         Over blocks of rounds.
     known : Curvature
-    blocks : sequence of slices
-        As in `step_curvature`.
     """
     unravel = flat_start(model)[1]
-    like = likeness(known, blocks)
+    like = likeness(known, parameter_blocks(model))
     # Where logits are hardly known, a normal posterior is too little for scores that bend.
     logits_known = 1 / (1 + rows.logit_variance(start.covariance) ** 2)
     trust = logits_known * like.alike
@@ -254,7 +254,10 @@ def found_with(
     assert known.foreseen is not None
     seen_variances = known.foreseen.variances.clip(1e-9)
 
-    def learnt(mean: jax.Array, covariance: jax.Array) -> Likelihood:
+    def learnt(
+        mean: jax.Array, covariance: jax.Array, *, reported: bool = False
+    ) -> tuple[jax.Array, jax.Array]:
+        """Information and linear term; with the curvature of the reported covariance, if so."""
         whole = rows.curvature(unravel(mean), clip)
         values, vectors = spectrum(like, whole, start.curvature)
         h = (vectors * values) @ vectors.T
@@ -271,52 +274,50 @@ def found_with(
             share = jnp.mean(doubtful.weight / seen.weight.clip(1e-300), axis=1)
             bends = rows.bends(unravel(mean), covariance, trust * like.factor * (share @ weights))
 
-        def told(h: jax.Array) -> tuple[jax.Array, jax.Array]:
-            if bends is None:
-                gain, information = gained(h, spread(h))
-                return information, gain @ (seen.score + h @ mean)
-            return bent(bends, covariance, h, spread(h), seen.score, mean)
-
-        def spread(h: jax.Array) -> jax.Array:
-            # Released variances are those of whole curvatures: mean weights are their ratio.
-            matrix = known.matrix + trust * (h - known.matrix)
-            own = known._replace(kept_matrix=matrix, kept=jnp.ones(()), variances=variances)
-            return jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(own, h)
-
         clipped = rows.variances(unravel(mean), clip) / seen_variances
         variances = known.variances * (1 + trust * (clipped - 1))
-        information, linear = told(h)
-        # Variances are about values**-2, whose mean over errors e is about 1 + 3 Var e as large.
-        values, vectors = reported_spectrum(like, whole, start.reported_curvature)
-        noisy = 1 - trust * (1 - like.told)
-        error = logits_known * (
-            noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
-        )
-        short = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
-        return Likelihood(information, linear, told(short)[0])
+        if reported:
+            # Variances are about values**-2: over errors e their mean is 1 + 3 Var e as large.
+            values, vectors = reported_spectrum(like, whole, start.reported_curvature)
+            noisy = 1 - trust * (1 - like.told)
+            error = logits_known * (
+                noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
+            )
+            h = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
+        # Released variances are those of whole curvatures: mean weights are their ratio.
+        matrix = known.matrix + trust * (h - known.matrix)
+        own = known._replace(kept_matrix=matrix, kept=jnp.ones(()), variances=variances)
+        spread = jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(own, h)
+        if bends is None:
+            gain, information = gained(h, spread)
+            return information, gain @ (seen.score + h @ mean)
+        return bent(bends, covariance, h, spread, seen.score, mean)
 
-    def step(last: Sweep) -> Sweep:
-        number, _, mean, covariance, before = last
+    def sweep(last: Sweep) -> Sweep:
+        number, _, mean, covariance, *before = last
         # Whole steps may oscillate: a wide posterior has little information, and a narrow one much.
         share = jnp.where(number > 0, _STEP, 1)
-        likelihood: Likelihood = jax.tree.map(
-            lambda old, new: old + share * (new - old), before, learnt(mean, covariance)
+        information, linear = (
+            old + share * (new - old)
+            for old, new in zip(before, learnt(mean, covariance), strict=True)
         )
-        found, precision = normal_given(model, *likelihood[:2], (mean, covariance), like.alike)
+        at = (mean, covariance)
+        found, precision = normal_given(model, information, linear, at, like.alike)
         covariance = jnp.linalg.inv(precision)
         move = found - mean
         moved = jnp.sqrt(jnp.mean(move**2 / jnp.diag(covariance)))
         move = move * jnp.minimum(1, _LONGEST_MOVE / jnp.linalg.norm(move).clip(1e-9))
         mean = within_reach(model, mean + move, REACH)
-        return Sweep(number + 1, moved, mean, covariance, likelihood)
+        return Sweep(number + 1, moved, mean, covariance, information, linear)
 
     def goes_on(last: Sweep) -> jax.Array:
         return (last.number < _SWEEPS) & (last.moved > _ARRIVED)
 
     size, zero = start.mean.size, jnp.zeros(())
-    nothing = Likelihood(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros((size, size)))
-    first = Sweep(zero, zero + jnp.inf, start.mean, start.covariance, nothing)
-    _, _, mean, covariance, found = jax.lax.while_loop(goes_on, step, first)
-    last = (mean, covariance)
-    precision = normal_given(model, found.reported, found.linear, last, like.alike)[1]
-    return Found(mean, precision, found, like.alike)
+    nothing = jnp.zeros((size, size)), jnp.zeros(size)
+    first = Sweep(zero, zero + jnp.inf, start.mean, start.covariance, *nothing)
+    _, _, mean, covariance, information, linear = jax.lax.while_loop(goes_on, sweep, first)
+    at = (mean, covariance)
+    reported = learnt(*at, reported=True)[0]
+    precision = normal_given(model, reported, linear, at, like.alike)[1]
+    return Found(mean, precision, Likelihood(information, linear, reported), like.alike)

@@ -154,45 +154,69 @@ def test_simulated_rows_have_the_moments_of_the_axes_in_each_group_and_its_share
     np.testing.assert_allclose(moments, np.eye(P) / size, atol=1e-4)
 
 
-def opened(moments, noise):
-    """Coordinates, given the sum of second moments that the opening releases."""
+def opened(moments, sizes, noise):
+    """Coordinates, given the sums that the opening releases."""
     (opening,) = planned().openings()
-    p = len(moments)
-    sums = {"moments": jnp.asarray(moments, jnp.float32)[None, :, None, :]}
-    scales = {"moments": jnp.asarray(noise, jnp.float32)}
-    assert p == SIZE + GROUPS
-    return opening.update(planned().init(), sums, scales, jax.random.key(0))
+    sums = {
+        "moments": jnp.asarray(moments, jnp.float32)[None, :, None, :],
+        "sizes": jnp.asarray(sizes, jnp.float32),
+    }
+    return opening.update(planned().init(), sums, jax.tree.map(jnp.float32, noise), None)
 
 
 def test_the_opening_finds_axes_and_shares():
     model = planned()
     (opening,) = model.openings()
+    query = opening.statistics(model.init())
     groups = np.repeat(np.arange(GROUPS), [1000, 600, 400])
     x = np.column_stack([RNG.normal(size=2000) * 0.4 + 0.2, np.ones(2000)])
-    query = opening.statistics(model.init())
 
     def of(x, group):
-        part = query({"x": x, "group": group, "y": jnp.int32(0)})["moments"]
+        return query({"x": x, "group": group, "y": jnp.int32(0)})
+
+    def second(part):
         assert isinstance(part, Quadratic)
         return part.weight[0, 0] * jnp.outer(part.vector, part.vector)
 
-    moments = np.asarray(jax.vmap(of)(x, groups).sum(axis=0))
-    found = opened(moments, 1e-3)
-    np.testing.assert_allclose(found["shares"], [0.5, 0.3, 0.2], atol=5e-3)
+    every = jax.vmap(lambda x, group: of(x, group) | {"moments": second(of(x, group)["moments"])})
+    sums = jax.tree.map(lambda own: np.asarray(own.sum(axis=0)), every(x, groups))
+    moments, sizes = sums["moments"], sums["sizes"]
+    np.testing.assert_array_equal(sizes, [1000, 600, 400])
+    quiet = {"moments": 1e-3, "sizes": 1e-3}
+    found = opened(moments, sizes, quiet)
+    np.testing.assert_allclose(found["shares"], [0.5, 0.3, 0.2], atol=1e-4)
     axes = np.asarray(found["axes"], float)
-    second = axes.T @ moments[:SIZE, :SIZE] @ axes
-    np.testing.assert_allclose(second, np.eye(SIZE) * second[0, 0], atol=0.02 * second[0, 0])
-    # Noise alone tells of no group, and of no direction; hardly any rows are not taken for none.
-    unknown = opened(moments, 1e5)
-    np.testing.assert_allclose(unknown["shares"], 1 / GROUPS, atol=0.01)
-    half = opened(moments, 0.7 * 300 * model.row_norm**2)["shares"]
-    assert 1 / 3 < float(half[0]) < 0.49
-    few = moments.copy()
-    few[-1, -1] = 0
-    assert 0.03 < float(opened(few, 1e-3)["shares"][-1]) < 0.1
-    # A longer row counts as one of the norm.
-    long = np.asarray(of(np.array([1e3, 1.0]), 0))
-    assert np.trace(long) == pytest.approx(2 * float(model.row_norm) ** 2, rel=1e-3)
+    same = axes.T @ moments @ axes
+    np.testing.assert_allclose(same, np.eye(SIZE) * same[0, 0], atol=0.02 * same[0, 0])
+    # Noise alone tells of no group.
+    unknown = opened(moments, sizes, {"moments": 1e5, "sizes": 1e5})
+    np.testing.assert_allclose(unknown["shares"], 1 / GROUPS, atol=0.04)
+    half = opened(moments, sizes, quiet | {"sizes": 300.0})["shares"]
+    assert 0.35 < float(half[0]) < 0.49
+    # Null records are in no group, and contribute no moments.
+    for record in (
+        of(np.array([np.nan, 1.0]), 0),
+        query({"x": x[0], "group": 0, "y": jnp.int32(-1)}),
+    ):
+        assert not record["sizes"].any()
+    # A longer row counts as one of the norm, which is what a record may add.
+    long = np.asarray(second(of(np.array([1e3, 1.0]), 0)["moments"]))
+    assert np.trace(long) == pytest.approx(float(model.row_norm) ** 2, rel=1e-3)
+    norm = float(opening.blocks["moments"].clipping_norm)
+    assert np.linalg.norm(long) < norm < 1.02 * np.linalg.norm(long)
+    assert opening.blocks["sizes"].clipping_norm == 1
+    assert sum(block.share for block in opening.blocks.values()) == pytest.approx(1)
+
+
+def test_a_group_without_rows_is_foreseen_as_one():
+    """Its axes are bounded, and no rows are simulated in it."""
+    marginal = planned().marginal({"axes": AXES, "shares": np.float32([0.6, 0.4, 1e-6])})
+    axes = np.asarray(marginal.axes)
+    assert axes[-1, -1] == pytest.approx(AXES[-1, -1] / (0.2 / 3) ** 0.5, rel=1e-4)
+    _, rows, share = marginal.simulated(planned().standard_rows())
+    second = (rows * share[:, None]).T @ rows
+    assert np.trace(second[-SIZE:, -SIZE:]) < 1e-4 * np.trace(second)
+    np.testing.assert_allclose(rows @ marginal.constant(), 1, atol=1e-4)
 
 
 def test_the_posterior_is_that_of_the_likelihood_under_the_hierarchy():
@@ -204,7 +228,7 @@ def test_the_posterior_is_that_of_the_likelihood_under_the_hierarchy():
     slope = RNG.normal(size=P)  # of the likelihood at the centre
     reported = 0.5 * information
     linear = slope + information @ centre
-    found = seen.posterior_given(NormalLikelihood(information, linear, reported, centre))
+    found = seen.integrated(NormalLikelihood(information, linear, reported, centre))
     draws = seen.hierarchy.model.constrained(found.sample(np.random.default_rng(0), 40_000))
     weights = np.asarray(draws["weights"]).reshape(-1, P)
     back = np.linalg.inv(axes)
@@ -285,9 +309,11 @@ def test_fits_are_in_grouped_coordinates_and_ignore_what_is_no_record():
         ({"adjacency": "add_remove", "sampling_rate": 0.5}, 2000, "dpvi", None),
         ({"max_rows_per_person": 2}, 2000, "dpvi", None),
         ({"groups": 200, "group_features": None}, 2000, "dpvi", None),
+        ({"groups": 40, "group_features": np.ones((40, 1000))}, 2000, "dpvi", None),
+        ({"group_scale": 1e-5}, 2000, "dpvi", None),
         ({"solver": "na-dpvi", "max_rows_per_person": 2}, 2000, "na-dpvi", None),
     ],
-    ids=str,
+    ids=lambda value: next(iter(value), "default") if isinstance(value, dict) else None,
 )
 def test_facts_choose_the_solver(changes, n, solver, kind):
     plan = hierarchical(**changes).plan(n, 2)

@@ -31,7 +31,7 @@ from skdpbayes.models.protocols import Array, Contribution, Number, Params, Reco
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior, Posterior
 from skdpbayes.posteriors.hierarchy import Levels, with_hyper_parameters
 
-_MOST_COORDINATES = 2000
+MOST_COORDINATES = 2000
 _MOST_HYPER = 5  # which importance sampling can cover
 _POINTS = 50  # points at which linearity is checked
 _WIDE = 0.95  # quantile of the widths of priors: that of the rounds
@@ -118,7 +118,7 @@ class Reduced:
         assert isinstance(posterior, GaussianPosterior)  # `reduced` for `sgld` has hyper=False
         parts, size = self.parts, len(self.offset)
         normal, hyper = list(parts.normal), list(parts.hyper)
-        fixed, scale = self._fixed(), self.to_read()
+        fixed, scale = self._fixed(), self.seen_slope()
 
         def levels(at: np.ndarray) -> Levels:
             found = _levels(self.model, parts, at)
@@ -129,21 +129,25 @@ class Reduced:
         order[hyper + normal] = np.arange(size)
         return with_hyper_parameters(posterior, levels, len(hyper), order)
 
-    def to_read(self) -> np.ndarray:
+    def seen_slope(self) -> np.ndarray:
         """Slope of the normal values read in the first coordinates; hyper-parameters are fixed."""
+        slope = self._fixed().slope[0]
         basis = np.asarray(self.basis, np.float64)[list(self.parts.normal)]
-        return self._fixed().slope[0] @ basis[:, : len(self._fixed().slope[0])]
+        return slope @ basis[:, : len(slope)]
 
     def priors(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Prior covariances of the first coordinates at n hyper-parameters, and their log weights.
 
         Shapes (n, m, m) and (n,), for one hyper-parameter; without any, n is 1.
         """
+        scale = self.seen_slope()
         if not self.parts.hyper:
-            return np.eye(len(self.to_read()))[None], np.zeros(1)
+            return np.eye(len(scale))[None], np.zeros(1)
+        if len(self.parts.hyper) > 1:
+            raise ValueError("A grid is for one hyper-parameter.")
         nodes = np.linspace(-_FARTHEST, _FARTHEST, n)[:, None]
         found = _levels(self.model, self.parts, nodes)
-        slope = np.linalg.solve(self.to_read(), found.slope)
+        slope = np.linalg.solve(scale, found.slope)
         return slope @ slope.transpose(0, 2, 1), found.log_prior - found.log_prior.max()
 
     def _fixed(self) -> Levels:
@@ -190,7 +194,7 @@ def reduced(model: NumPyroModel, *, hyper: bool = True) -> NumPyroModel | Reduce
         Whether slopes may depend on the sites that are not normal and not read.
     """
     size = sum(int(np.prod(site.shape)) for site in model.program.sites)
-    if size > _MOST_COORDINATES:
+    if size > MOST_COORDINATES:
         return model
     read, of_normal = _read_sites(model), {site.name for site in model.program.sites if site.normal}
     if not read & of_normal or read == {site.name for site in model.program.sites}:
