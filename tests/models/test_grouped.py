@@ -11,9 +11,14 @@ from scipy.special import expit
 
 from skdpbayes import DPHierarchicalLogisticRegression
 from skdpbayes.mechanism.contributions import Quadratic
+from skdpbayes.mechanism.spec import Mechanism
+from skdpbayes.models.base import prior_matrix
 from skdpbayes.models.grouped import GroupedLogistic
 from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.solvers import simulated_rows
+from skdpbayes.solvers.normal_posterior import normal_given
 from skdpbayes.solvers.released_curvature import Curvature, Foreseen
 from skdpbayes.solvers.simulated_rows import likeness
 
@@ -152,6 +157,66 @@ def test_simulated_rows_have_the_moments_of_the_axes_in_each_group_and_its_share
     moments = (rows * share[:, None]).T @ rows
     size = seen.constant() @ seen.constant()
     np.testing.assert_allclose(moments, np.eye(P) / size, atol=1e-4)
+
+
+def test_simulated_sums_weigh_rows_by_the_share_of_their_group():
+    """Curvatures, variances, scores and the variance of a logit, beside sums over the records."""
+    seen = coordinates()
+    rows = NormalRows(planned().standard_rows(), 2000.0).of(seen)
+    records, _, share = seen.simulated(planned().standard_rows())
+    at, clip = jnp.asarray(RNG.normal(size=(1, P))), 0.9
+    weights = rows.weights(at, clip)
+    p = rows.probabilities(at)[:, 0]
+    own = 2000 * share * weights
+    z = np.asarray(rows.rows)
+    curvature = (z * (own * p * (1 - p))[:, None]).T @ z
+    np.testing.assert_allclose(rows.curvature(at, clip), curvature, rtol=1e-6, atol=1e-6)
+    variances = np.sum((own * weights * p * (1 - p))[:, None] * z**2, axis=0)
+    np.testing.assert_allclose(rows.variances(at, clip)[1:], variances, rtol=1e-6)
+    found = rows.scores(weights[None], rows.probabilities(at)[None], jnp.ones((len(z), 1)))
+    np.testing.assert_allclose(found[0], (own * (1 - p)) @ z, rtol=1e-6, atol=1e-6)
+    bends = rows.bends(at, jnp.zeros((P, P)), weights)
+    np.testing.assert_allclose(bends.second, own * p * (1 - p) * (1 - 2 * p), atol=1e-6)
+    first = np.zeros(P)
+    first[:SIZE] = 1
+    group = np.asarray(records["group"]) == 0
+    logits = np.sum(z[group, :SIZE] ** 2, axis=1)
+    expected = SHARES[0] * logits.mean()
+    assert float(rows.logit_variance(jnp.diag(first))) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_solver_knows_blocks_records_and_spreads(monkeypatch):
+    """What noise has put between groups is dropped, and the prior is the expected one."""
+    plan = hierarchical(group_scale=None).plan(2000, 2)
+    solver, seen = plan.solver.solver, coordinates()
+    assert solver.simulated.n_records == plan.model.n_records == 2000
+    assert plan.model.row_norm == pytest.approx(0.7 * 2**0.5)
+    assert plan.model.rows.row_norm == pytest.approx(2**0.5)
+    one = np.ones(1)
+    curvature = solver.rounds(seen, Mechanism(one[0], 0 * one, one, np.int32(9), one[0]))[1]
+    start = solver.init(seen, jax.random.key(0))
+    noisy = {
+        "curvature": jnp.asarray(50 * np.eye(P) + RNG.normal(size=(P, P)), jnp.float32).ravel(),
+        "variances": jnp.ones(1 + P, jnp.float32),
+    }
+    scales = {"curvature": jnp.asarray(1.0), "variances": jnp.asarray(1.0)}
+    state = curvature.update(start, start.theta, jnp.int32(0), noisy, scales)
+    inside = np.kron(np.eye(GROUPS), np.ones((SIZE, SIZE))) > 0
+    assert not np.asarray(state.known.matrix)[~inside].any()
+    assert np.asarray(state.known.matrix)[inside].all()
+    np.testing.assert_allclose(np.asarray(state.curvature)[~inside], 0, atol=1e-3)
+    asked = []
+    own = simulated_rows.likeness
+    monkeypatch.setattr(
+        simulated_rows, "likeness", lambda known, blocks: asked.append(blocks) or own(known, blocks)
+    )
+    solver.found(seen, state)
+    assert asked == [seen.parameter_blocks()]
+    information, mean = 2 * jnp.eye(P), jnp.asarray(RNG.normal(size=P))
+    precision = normal_given(seen, information, mean, (mean, 0.1 * jnp.eye(P)))[1]
+    expected = information + seen.expected_precision(mean, 0.1 * jnp.eye(P))
+    np.testing.assert_allclose(precision, expected, rtol=1e-6)
+    assert jnp.abs(precision - information - prior_matrix(seen)).max() > 0.1
 
 
 def opened(moments, sizes, noise):

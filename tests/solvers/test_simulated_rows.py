@@ -14,8 +14,10 @@ from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.standard_rows import standard_rows
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.plans import gradients
+from skdpbayes.solvers import simulated_rows
 from skdpbayes.solvers.averages import Averages
 from skdpbayes.solvers.na_dpvi import NADPVI
+from skdpbayes.solvers.normal_posterior import gained
 from skdpbayes.solvers.released_curvature import Curvature, Foreseen, curvature_blocks
 from skdpbayes.solvers.simulated_rows import (
     Likeness,
@@ -416,3 +418,84 @@ def test_a_normal_posterior_has_the_mean_slope_and_curvature_of_scores_that_bend
     assert np.linalg.norm(information + turn) < 0.08 * whole
     assert np.linalg.norm(h @ np.linalg.solve(spread, h) + turn) > 0.15 * whole
     assert np.linalg.eigvalsh(information).min() >= 0
+
+
+@pytest.mark.slow
+def test_the_fixed_point_is_that_of_scores_that_bend(monkeypatch):
+    """At the result the likelihood is `bent`'s, which is far from that of slopes at the mean."""
+    p, clip = 2, 1.2
+    scales = np.ones(p, np.float32)
+    model = InCoordinates(LogisticRegression(p, 2, scales, row_norm=np.float32(9)), np.eye(p))
+    with jax.enable_x64(True):
+        rows = NormalRows(standard_rows(p), 300.0).of(model)
+        truth, points = jnp.array([[1.2, -0.8]]), jnp.asarray([[[0.5, -0.5]], [[1.0, 0.2]]])
+        weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
+        asked = jax.vmap(rows.probabilities)(points)
+        scores = rows.scores(weights, asked, rows.probabilities(truth))
+        noise = jnp.array([[150.0], [600.0]]) * jnp.ones((2, p))
+        averages = Averages(1 / noise, scores, points[:, 0], noise, jnp.zeros(2))
+        whole, spread = rows.curvature(truth, clip), rows.variances(truth, clip)
+        known = Curvature.none(p)._replace(
+            kept_matrix=whole,
+            kept_variance=jnp.asarray(1e-6),
+            variances=spread,
+            foreseen=Foreseen(whole, spread, whole),
+        )
+        start = Start(truth.ravel(), 0.02 * jnp.eye(p), whole, whole)
+
+        made = []
+
+        def kept(*arguments):
+            made.append(arguments)
+            return bent(*arguments)
+
+        monkeypatch.setattr(simulated_rows, "bent", kept)
+        with jax.disable_jit():
+            result = found_with(model, rows, clip, start, averages, known)
+        bends, covariance, h, spread, _, mean = made[-2]  # of the last sweep
+        information, _ = bent(*made[-2])
+        plain = gained(h, spread)[1]
+    np.testing.assert_allclose(result.likelihood.information, information, rtol=0.02, atol=1e-3)
+    np.testing.assert_allclose(result.mean, mean, atol=1e-3)
+    assert len(made) > 3 and covariance.shape == (p, p)
+    assert np.linalg.norm(plain - information) > 0.05 * np.linalg.norm(plain)
+    # Weights of rows are those of the blocks, by what these tell.
+    at = rows.probabilities(mean[None])[:, 0]
+    most = rows.share * (jnp.array([0.8, 0.2]) @ weights) * at * (1 - at)
+    assert 0.1 * jnp.sum(most) < jnp.sum(jnp.abs(bends.second)) < jnp.sum(most)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_scores_of_two_classes_bend(n_classes, monkeypatch):
+    """Sweeps and the reported information are by `bent`; with more classes scores are linear."""
+    model = InCoordinates(
+        LogisticRegression(2, n_classes, np.ones(2, np.float32), row_norm=np.float32(9)), np.eye(2)
+    )
+    made, size = [], 2 * model.model.n_rows
+
+    def noted(*arguments):
+        made.append(arguments)
+        return bent(*arguments)
+
+    monkeypatch.setattr(simulated_rows, "bent", noted)
+    with jax.enable_x64(True):
+        rows = NormalRows(standard_rows(2), 300.0).of(model)
+        square, noise, parts = jnp.eye(size), jnp.ones((2, size)), jnp.ones(1 + size)
+        averages = Averages(noise, noise, noise, noise, jnp.zeros(2))
+        known = Curvature.none(size)._replace(foreseen=Foreseen(square, parts, square))
+        start = Start(jnp.zeros(size), square, square, square)
+        jax.eval_shape(lambda start: found_with(model, rows, 1.2, start, averages, known), start)
+    assert len(made) == (2 if n_classes == 2 else 0)
+
+
+def test_information_is_never_below_zero():
+    """A score far beyond what any parameter explains bends the log likelihood upwards."""
+    model = InCoordinates(LogisticRegression(2, 2, np.ones(2, np.float32)), np.eye(2))
+    with jax.enable_x64(True):
+        rows = NormalRows(standard_rows(2), 300.0).of(model)
+        mean, covariance = jnp.array([2.0, -1.0]), 0.1 * jnp.eye(2)
+        bends = rows.bends(mean[None], covariance, rows.weights(mean[None], 2.0))
+        h = rows.curvature(mean[None], 2.0)
+        far = jnp.array([-500.0, 400.0])
+        information, _ = bent(bends, covariance, h, 10 * jnp.eye(2), far, mean)
+    assert np.linalg.eigvalsh(information).min() > -1e-9
