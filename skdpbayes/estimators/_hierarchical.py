@@ -98,8 +98,9 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
     group_scale : float, default=1.0
         Standard deviation of a group's weights about their prior mean. None: it is learnt, with a
         half-normal prior.
-    clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains,
-    n_posterior_samples
+    clipping_norm : float, default=None
+        As in `DPBayesianLogisticRegression` where "auto" is "na-dpvi", else as in `DPNumPyroModel`.
+    sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains, n_posterior_samples
         As in `DPNumPyroModel`.
     random_state, verbose
         As in `DPBayesianLogisticRegression`.

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy import stats
 
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Opening, double
@@ -92,8 +91,10 @@ class GroupedCoordinates(InCoordinates):
         return self.model.n_columns // self.n_groups
 
     def log_prior(self, params: Params) -> jax.Array:
-        """Log density of the prior of the weights."""
-        return jnp.sum(stats.norm.logpdf(self.prior_axes() @ params.ravel()))
+        """Log density of the prior of the weights, up to a constant."""
+        own = self.prior_axes() @ params.ravel()
+        logs = double(self.prior.logs) - double(self.prior.precisions) @ own @ own / 2
+        return jax.nn.logsumexp(logs)
 
     def prior_axes(self) -> jax.Array:
         """Matrix from the ravelled coordinates to those of the prior."""
@@ -121,6 +122,10 @@ class GroupedCoordinates(InCoordinates):
         precision = own.reported + np.eye(len(axes))
         mean = np.linalg.solve(precision, slope + own.reported @ own.centre)
         return self.hierarchy.natural(GaussianPosterior.from_precision(mean, precision))
+
+    def natural(self, posterior: Any) -> Any:
+        """Refused: `integrated` has the parameters of the hierarchy."""
+        raise TypeError("A hierarchy's posterior follows from its likelihood alone.")
 
     def constant_row(self) -> jax.Array:
         """Weights whose product with each row is one."""

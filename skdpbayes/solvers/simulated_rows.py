@@ -9,8 +9,8 @@ Simulations show three errors of the plain posterior (`na_dpvi`), which hide eac
   estimate, always in the same direction, which moves the intercepts of rare outcomes.
 
 `NormalRows` have the same errors, and say how large each is. The correction is in proportion to the
-similarity of both curvatures, and to how well logits are known. Derivation and measurements:
-``docs/solvers/na-dpvi.md``.
+similarity of both curvatures, and to how well logits are known. Besides, slopes of scores are as
+uncertain as the parameters are (`bent`). Derivation and measurements: ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations

@@ -130,6 +130,16 @@ def test_the_expected_prior_follows_the_weights():
     np.testing.assert_allclose(
         seen.expected_precision(mean, root @ root.T / 2), expected, rtol=1e-4, atol=1e-4
     )
+    one, other = (RNG.normal(size=(1, P)) for _ in range(2))
+
+    def log_prior(at):
+        quadratic = np.einsum("i,kij,j->k", own @ at[0], prior.precisions, own @ at[0])
+        return np.log(np.sum(np.exp(prior.logs - prior.logs.max() - quadratic / 2)))
+
+    difference = seen.log_prior(one) - seen.log_prior(other)
+    assert float(difference) == pytest.approx(log_prior(one) - log_prior(other), rel=1e-4)
+    with pytest.raises(TypeError, match="likelihood alone"):
+        seen.natural(None)
     known = coordinates(0.7)
     at = known.expected_precision(mean, root @ root.T)
     covariance = np.asarray(known.axes, float) @ np.linalg.inv(at) @ np.asarray(known.axes).T
