@@ -317,7 +317,7 @@ def test_the_posterior_is_that_of_the_likelihood_under_the_hierarchy():
 
 def test_noise_outside_of_the_blocks_is_no_difference():
     """Curvatures are compared where a group's weights meet; as many entries have noise."""
-    blocks = coordinates().parameter_blocks()
+    blocks, rng = coordinates().parameter_blocks(), np.random.default_rng(0)
     foreseen, variance = 100 * np.eye(P), 400.0
 
     def known(entries):
@@ -330,7 +330,7 @@ def test_noise_outside_of_the_blocks_is_no_difference():
 
     noise = np.zeros((P, P))
     for block in blocks:
-        own = RNG.normal(size=(SIZE, SIZE)) * (2 * variance) ** 0.5
+        own = rng.normal(size=(SIZE, SIZE)) * (2 * variance) ** 0.5
         noise[block, block] = (own + own.T) / 2
     by_chance = likeness(known(noise), blocks)
     twice = likeness(known(4 * noise), blocks)
