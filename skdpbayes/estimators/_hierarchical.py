@@ -269,18 +269,11 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         if not known or self._settings(facts).solver != "na-dpvi":
             return task
         norm = math.hypot(self._norm(facts), 1)
-        size = self._n_weights(facts)
-        rows = LogisticRegression(
-            size,
-            2,
-            np.ones(size, np.float32),
-            row_norm=np.float32(norm),
-            constant=True,
-        )
-        prior = prior_of(hierarchy)
+        ones = np.ones(self._n_weights(facts), np.float32)
+        rows = LogisticRegression(len(ones), 2, ones, row_norm=np.float32(norm), constant=True)
         model = GroupedLogistic(
             hierarchy,
-            prior,
+            prior_of(hierarchy),
             rows,
             len(self._groups_and_table()[0]),
             np.float32(0.7 * norm),
@@ -307,7 +300,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         return counted and bool(self.fit_intercept) and math.isfinite(self.epsilon)
 
     def _reduces(self, facts: Facts) -> bool:
-        """Whether a fit is in the coordinates of the weights, by `reduced`'s own bounds."""
+        """Whether `reduced` finds the coordinates of the weights: within its bounds."""
         from skdpbayes.models.numpyro.reduced import MOST_COORDINATES
 
         table = self._groups_and_table()[1]

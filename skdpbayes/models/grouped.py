@@ -8,7 +8,7 @@ efficiency, as errors of the axes do in `skdpbayes.models.whitened`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ from skdpbayes.models.denoising import kept
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.standard_rows import normal_rows, standard_rows
-from skdpbayes.models.whitened import InCoordinates, moments_opening, whitening_axes
+from skdpbayes.models.whitened import InCoordinates, Mapped, moments_opening, whitening_axes
 from skdpbayes.posteriors.base import GaussianPosterior, Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 
@@ -55,10 +55,9 @@ class Prior(NamedTuple):
 
 def prior_of(hierarchy: Reduced) -> Prior:
     """Priors of a hierarchy, by the spread of its groups."""
-    covariances, log_shares = hierarchy.priors(_SPREADS)
-    coordinates = np.linalg.inv(hierarchy.seen_slope())
-    logs = log_shares - np.linalg.slogdet(covariances)[1] / 2
-    found = coordinates, np.linalg.inv(covariances), logs
+    slope, covariances, log_weights = hierarchy.priors(_SPREADS)
+    logs = log_weights - np.linalg.slogdet(covariances)[1] / 2
+    found = np.linalg.inv(slope), np.linalg.inv(covariances), logs
     return Prior(*(x.astype(np.float32) for x in found))
 
 
@@ -123,7 +122,7 @@ class GroupedCoordinates(InCoordinates):
         mean = np.linalg.solve(precision, slope + own.reported @ own.centre)
         return self.hierarchy.natural(GaussianPosterior.from_precision(mean, precision))
 
-    def natural(self, posterior: Any) -> Any:
+    def natural(self, posterior: Mapped) -> Mapped:
         """Refused: `integrated` has the parameters of the hierarchy."""
         raise TypeError("A hierarchy's posterior follows from its likelihood alone.")
 
@@ -206,7 +205,7 @@ class GroupedLogistic:
 
         moments = moments_opening(norm, row, learn)
 
-        def statistics(params: Params) -> Any:
+        def statistics(params: Params) -> Callable[[Record], Mapping[str, Contribution]]:
             query = moments.statistics(params)
 
             def one(record: Record) -> Mapping[str, Contribution]:
@@ -217,7 +216,9 @@ class GroupedLogistic:
 
             return one
 
-        def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
+        def update(
+            params: Params, sums: Mapping[str, Any], scales: Mapping[str, jax.Array], key: jax.Array
+        ) -> Params:
             del params
             sizes, variance = (x.astype(jnp.float64) for x in (sums["sizes"], scales["sizes"]))
             shares = _shares(sizes, variance**2).astype(jnp.float32)

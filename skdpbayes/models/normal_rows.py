@@ -141,11 +141,9 @@ class Expected:
 
     def bends(self, params: Params, covariance: jax.Array, weights: jax.Array) -> Bends:
         """How the sum of scores of two classes bends about uncertain parameters."""
-        own = self.rows @ params.T
-        spread = self.logit_covariances(covariance)[:, 0, 0]
-        nodes, shares = normal_nodes(1, 33)
-        p = jax.nn.sigmoid(own[:, 0] + nodes * jnp.sqrt(spread.clip(0)))
-        slope, at = p * (1 - p), jax.nn.sigmoid(own[:, 0])
+        shares, p = self._at_nodes(params, covariance)
+        p, at = p[:, :, 0], self.probabilities(params)[:, 0]
+        slope = p * (1 - p)
         weights = self.share * weights
         change = weights * (shares @ slope - at * (1 - at))
         return Bends(
@@ -157,13 +155,17 @@ class Expected:
 
     def mean_probabilities(self, params: Params, covariance: jax.Array) -> jax.Array:
         """Probabilities averaged over normal parameters, (n, n_rows)."""
+        return jnp.tensordot(*self._at_nodes(params, covariance), 1)
+
+    def _at_nodes(self, params: Params, covariance: jax.Array) -> tuple[Array, jax.Array]:
+        """Weights of m nodes, and the probabilities at them, (m, n, n_rows)."""
         spread = self.logit_covariances(covariance)
         # Rows of weights may be linearly dependent.
         small = 1e-9 * (1 + jnp.trace(spread, axis1=1, axis2=2))
         root = jnp.linalg.cholesky(spread + small[:, None, None] * jnp.eye(len(params)))
         nodes, weights = normal_nodes(len(params), 33)
         logits = self.rows @ params.T + jnp.einsum("nij,mj->mni", root, nodes)
-        return jnp.tensordot(weights, self.model.model.probabilities(logits), 1)
+        return weights, self.model.model.probabilities(logits)
 
 
 class Bends(NamedTuple):

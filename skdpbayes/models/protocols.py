@@ -16,6 +16,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import jax
 import numpy as np
 
+from skdpbayes.posteriors.base import Posterior
+from skdpbayes.posteriors.evidence import NormalLikelihood
+
 Params: TypeAlias = Any
 """A pytree of float32 arrays, whose structure is the model's own."""
 
@@ -153,8 +156,8 @@ class HasHyperPrior(Protocol):
         parameters.
         """
 
-    def integrated(self, likelihood: Any) -> Any:
-        """Posterior in the model's own parameters, given a `NormalLikelihood` of these."""
+    def integrated(self, likelihood: NormalLikelihood) -> Posterior:
+        """Posterior in the model's own parameters, given the likelihood of the ravelled ones."""
 
 
 @runtime_checkable

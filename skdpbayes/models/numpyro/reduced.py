@@ -118,7 +118,7 @@ class Reduced:
         assert isinstance(posterior, GaussianPosterior)  # `reduced` for `sgld` has hyper=False
         parts, size = self.parts, len(self.offset)
         normal, hyper = list(parts.normal), list(parts.hyper)
-        fixed, scale = self._fixed(), self.seen_slope()
+        fixed, scale = self._in_rounds()
 
         def levels(at: np.ndarray) -> Levels:
             found = _levels(self.model, parts, at)
@@ -129,31 +129,34 @@ class Reduced:
         order[hyper + normal] = np.arange(size)
         return with_hyper_parameters(posterior, levels, len(hyper), order)
 
-    def seen_slope(self) -> np.ndarray:
-        """Slope of the normal values read in the first coordinates; hyper-parameters are fixed."""
-        slope = self._fixed().slope[0]
-        basis = np.asarray(self.basis, np.float64)[list(self.parts.normal)]
-        return slope @ basis[:, : len(slope)]
+    def priors(self, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Priors of the first coordinates, at n hyper-parameters.
 
-    def priors(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Prior covariances of the first coordinates at n hyper-parameters, and their log weights.
-
-        Shapes (n, m, m) and (n,), for one hyper-parameter; without any, n is 1.
+        Returns
+        -------
+        slope : array of shape (m, m)
+            Of the normal values read, in these coordinates.
+        covariances : array of shape (n, m, m)
+            For one hyper-parameter; without any, n is 1.
+        log_weights : array of shape (n,)
         """
-        scale = self.seen_slope()
+        _, scale = self._in_rounds()
         if not self.parts.hyper:
-            return np.eye(len(scale))[None], np.zeros(1)
+            return scale, np.eye(len(scale))[None], np.zeros(1)
         if len(self.parts.hyper) > 1:
             raise ValueError("A grid is for one hyper-parameter.")
         nodes = np.linspace(-_FARTHEST, _FARTHEST, n)[:, None]
         found = _levels(self.model, self.parts, nodes)
         slope = np.linalg.solve(scale, found.slope)
-        return slope @ slope.transpose(0, 2, 1), found.log_prior - found.log_prior.max()
+        covariances = slope @ slope.transpose(0, 2, 1)
+        return scale, covariances, found.log_prior - found.log_prior.max()
 
-    def _fixed(self) -> Levels:
-        """Values read at the hyper-parameters of the rounds."""
+    def _in_rounds(self) -> tuple[Levels, np.ndarray]:
+        """Values read at the hyper-parameters of the rounds; their slope in the coordinates."""
         own = np.asarray(self.offset, np.float64)[list(self.parts.hyper)]
-        return _levels(self.model, self.parts, own[None])
+        fixed = _levels(self.model, self.parts, own[None])
+        basis = np.asarray(self.basis, np.float64)[list(self.parts.normal)]
+        return fixed, fixed.slope[0] @ basis[:, : len(fixed.slope[0])]
 
     def _all(self, params):
         return flat_start(self.model)[1](self.offset + self.basis @ params)
