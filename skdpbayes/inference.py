@@ -80,7 +80,7 @@ It takes as many, and forgets those beyond the last.
 """
 _SMALL = 256  # records of a batch up to which it pays; windows of larger ones have few rounds
 
-_VERY_FEW, _FEW_NUMBERS = 64, 2**18  # rounds that always count as few; released numbers of others
+_VERY_FEW, _FEW_NUMBERS = 64, 2**22  # rounds that always count as few; released numbers of others
 
 # Programs that add up records. A record's integers are the same in all of a kind, to the last bit.
 # Level 1 compiles a quarter faster than level 3. On accelerators too, a record's integers must not

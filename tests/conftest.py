@@ -77,14 +77,33 @@ def _share_compiled_programs(folder):
         own.replace(self.path / f"{key}{lru_cache._CACHE_SUFFIX}")
 
     lru_cache.LRUCache.put = put
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    _PROGRAMS["jax_compilation_cache_dir"] = folder
+
+
+_PROGRAMS = {
+    "jax_compilation_cache_dir": None,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+    "jax_persistent_cache_enable_xla_caches": "none",
+}
+
+
+def _keep_programs():
+    """Tests of `set_compilation_cache`, and its examples, leave JAX without a cache."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if jax.config.jax_compilation_cache_dir != _PROGRAMS["jax_compilation_cache_dir"]:
+        for name, value in _PROGRAMS.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
 
 
 def pytest_runtest_setup(item):
     """Skip a test of the real Adult table where no folder with it is named."""
     from skdpbayes.datasets import DATA_HOME_VARIABLE
+
+    _keep_programs()
 
     if (
         item.get_closest_marker("adult")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
@@ -19,6 +20,7 @@ import numpy as np
 import optax
 from jax.scipy.linalg import solve_triangular
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import Model, double, flat_start, prior_score, score_scale, single
 from skdpbayes.models.denoising import (
@@ -414,7 +416,7 @@ class FullRank:
         return GaussianPosterior(mean, rotation / np.sqrt(total))
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _prior_score(model: Model, point: jax.Array) -> jax.Array:
     return prior_score(model)(point)
 

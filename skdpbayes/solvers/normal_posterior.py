@@ -17,10 +17,13 @@ larger: the larger of one and the plain mean is cautious. See ``docs/solvers/na-
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.models.base import (
     Model,
     flat_start,
@@ -52,7 +55,7 @@ def posterior_given(model: Model, likelihood: NormalLikelihood) -> GaussianPoste
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _given(
     model: Model,
     information: jax.Array,

@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.models.numpyro.laws import cut_short, inner_law, parted, points, possible_scores
 from skdpbayes.models.protocols import Contribution, Number, Params, Record, Response
 from skdpbayes.models.responses import information, typical_length
@@ -490,7 +492,7 @@ class NumPyroModel:
         return placed, sites
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _values(model, params):
     return jax.vmap(model.values)(params)
 

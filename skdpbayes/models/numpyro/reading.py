@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -22,6 +23,7 @@ from numpyro.distributions import biject_to
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import Messenger
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.models.numpyro.amortised import (
     Amortised,
     is_local,
@@ -589,7 +591,7 @@ def _listed(names):
     return ", ".join(map(repr, sorted(names)))
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _prior_draws(model, keys):
     """Unconstrained values of sites that are not normal, of draws of the prior."""
 
@@ -653,7 +655,7 @@ def _together(one, other):
     return jax.tree.map(lambda *x: jnp.concatenate(x), one, other)
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _of_two(model, one, other):
     """Log-likelihoods of two made-up records, together and each alone, at a draw of the prior."""
     params = _somewhere(model)
@@ -665,7 +667,7 @@ def _of_two(model, one, other):
     return said(_together(one, other)), said(one), said(other)
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _terms_of_two(learnt, one, other):
     """As `_of_two`, with one draw of the latent sites of each record, and their laws."""
     coordinates = _somewhere(learnt.model)

@@ -23,6 +23,7 @@ from jax.extend.core import Literal
 from jax.flatten_util import ravel_pytree
 from scipy.linalg import polar
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro.predict import at_draw
@@ -233,7 +234,7 @@ def _parts(model, read):
     return Parts(names, of_normal, *map(tuple, places))
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _bends(model):
     """How far normal sites are from linear in their own coordinates, as log-normal ones are."""
     start = model.init()
@@ -292,7 +293,7 @@ def _levels(model, parts, hyper):
     return Levels(*(np.concatenate(x)[: len(hyper)].astype(np.float64) for x in found))
 
 
-@partial(jax.jit, static_argnums=1)
+@partial(jax.jit, static_argnums=1, compiler_options=LITTLE_EFFORT)
 def _levels_of(model, parts, hyper):
     start, unravel = flat_start(model)
     normal = jnp.array(parts.normal)
@@ -325,7 +326,7 @@ def _as_assumed(model, parts):
     return close and np.allclose(priors, sums, rtol=1e-3, atol=1e-3)
 
 
-@partial(jax.jit, static_argnums=1)
+@partial(jax.jit, static_argnums=1, compiler_options=LITTLE_EFFORT)
 def _told(model, parts, points):
     """Values read, and log priors over those at the centre, at points; and as they should be."""
     start, unravel = flat_start(model)
