@@ -13,7 +13,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -36,74 +35,21 @@ def seeds_are_for_tests(monkeypatch):
 
 def pytest_configure(config):
     """Import ArviZ once before processes do so at the same time: they would race for its note of the day."""
-    if hasattr(config, "workerinput"):
-        _share_compiled_programs(config.workerinput["programs"])
-        return
-    config.programs = tempfile.TemporaryDirectory(prefix="skdpbayes-programs-")
-    if getattr(config.option, "numprocesses", None):
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", "import arviz"], check=False, capture_output=True
         )
-    else:
-        _share_compiled_programs(config.programs.name)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node):
-    """Tell a test process where the compiled programs of this run are."""
-    node.workerinput["programs"] = node.config.programs.name
-
-
-def pytest_unconfigure(config):
-    """Remove the compiled programs."""
-    if hasattr(config, "programs"):
-        config.programs.cleanup()
-
-
-def _share_compiled_programs(folder):
-    """A program that a process of this run compiled, and may have dropped, is read from a file."""
-    import jax
-    from jax._src import lru_cache
+        return
     from jax._src.interpreters import mlir
 
     # Of the time that a small program takes to compile, a fifth is spent on a context of its own.
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
     gc.set_threshold(100_000, 50, 100)  # tracing makes many objects, and few of them are garbage
 
-    def put(self, key, value):
-        # JAX writes in place, where another process may read half of a file.
-        own = self.path / f"{os.getpid()}.new"
-        own.write_bytes(value)
-        own.replace(self.path / f"{key}{lru_cache._CACHE_SUFFIX}")
-
-    lru_cache.LRUCache.put = put
-    _PROGRAMS["jax_compilation_cache_dir"] = folder
-
-
-_PROGRAMS = {
-    "jax_compilation_cache_dir": None,
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
-    "jax_persistent_cache_min_entry_size_bytes": -1,
-    "jax_persistent_cache_enable_xla_caches": "none",
-}
-
-
-def _keep_programs():
-    """Tests of `set_compilation_cache`, and its examples, leave JAX without a cache."""
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    if jax.config.jax_compilation_cache_dir != _PROGRAMS["jax_compilation_cache_dir"]:
-        for name, value in _PROGRAMS.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-
 
 def pytest_runtest_setup(item):
     """Skip a test of the real Adult table where no folder with it is named."""
     from skdpbayes.datasets import DATA_HOME_VARIABLE
-
-    _keep_programs()
 
     if (
         item.get_closest_marker("adult")

@@ -74,7 +74,7 @@ def test_default_plans_are_confirmed_by_the_second_accountant(case, times):
 
 
 @pytest.mark.parametrize(
-    "case", every_fit(slow=("dirichlet", "beta", "linear", "network, regression, sgnht"))
+    "case", every_fit(slow=("NumPyro", "dirichlet", "beta", "linear", "network, regression, sgnht"))
 )
 def test_the_number_of_rows_is_told_only_where_it_is_public(case):
     X, y = case.rows()

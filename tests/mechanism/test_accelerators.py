@@ -103,7 +103,7 @@ def test_the_cipher_is_that_of_rfc_8439():
     )
 
 
-@pytest.mark.parametrize("size", [30_000, MANY + 1000])  # each with a program of the cipher
+@pytest.mark.parametrize("size", slow_but([30_000, MANY + 1000], 30_000))  # two programs
 def test_the_device_draws_the_integers_of_the_host(size):
     key = bytes(range(1, 33))
     with jax.enable_x64(True):
