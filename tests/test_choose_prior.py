@@ -67,7 +67,8 @@ def test_under_its_own_prior_it_is_the_fit(name, request):
 
 @pytest.mark.parametrize("scale, df, moved", [(0.15, 30.0, True), (5.0, 3.0, False)])
 @pytest.mark.parametrize(
-    "name, share", slow_but([("noiseless", 0.15), ("private", 0.2)], ("noiseless", 0.15))
+    "name, share",
+    [("noiseless", 0.15), pytest.param("private", 0.2, marks=pytest.mark.slow)],
 )
 def test_it_is_what_a_fit_under_the_other_prior_would_be(name, share, scale, df, moved, request):
     fitted = request.getfixturevalue(name)
