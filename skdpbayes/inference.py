@@ -8,8 +8,8 @@ run the program that is already compiled.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ from skdpbayes.mechanism.stored import (
 )
 from skdpbayes.mechanism.threefry import words_of_steps, wrap_keys
 from skdpbayes.models.base import Model
-from skdpbayes.solvers.base import Round, Solver
+from skdpbayes.solvers.base import HasPrograms, Round, Solver, arithmetic
 
 _BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches
 _AT_A_TIME = 2**12  # steps whose kinds are computed at once
@@ -157,17 +157,6 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, ch
             return _private_chain(*how, records, own, _Journal(i, told, checkpoint))
 
         return _stacked([chain(i) for i in range(spec.n_chains)])
-
-
-@contextmanager
-def arithmetic() -> Iterator[None]:
-    """Context in which rounds are traced, compiled and run.
-
-    Positions in a sample and integer sums need 64 bits; everything else names its dtype. Products
-    of matrices have the precision of their numbers, which accelerators do not give by default.
-    """
-    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
-        yield
 
 
 def _own_devices(records):
@@ -317,23 +306,66 @@ def _in_a_loop(key, model, solver, mechanism, sources, state, kept, journal, pac
 
 def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh):
     """Rounds in programs of their own."""
-    for records, source in sources:
-        first, stop = max(int(source.first), journal.first), int(source.stop)
-        words = words_of_steps(key, first, stop)
-        for step in range(first, stop):
-            how = (int(kinds[step]), words[step - first], np.int32(step))
-            its = (model, solver, mechanism, state)
-            if isinstance(source, Recording):
-                release = _recalled(*how, source, *its)
-            else:
-                own = _released if mesh is None else _over(mesh, _release, how[0])
-                where = how if mesh is None else how[1:]
-                release = own(*where, records, source, *its)
-            state, done = _learned(*how, release, *its)
-            _keep(release, kept, step)
-            journal.write(step + 1, state)
-            pace.wait_for(done)
+    with _Compiling() as coming:
+        for records, source in sources:
+            first, stop = max(int(source.first), journal.first), int(source.stop)
+            words = words_of_steps(key, first, stop)
+            if mesh is None and records is not None and first == journal.first:
+                at = (words[0], np.int32(first), records, source)
+                left = kinds[first : int(mechanism.n_steps)]
+                coming.programs(left, *at, model, solver, mechanism, state)
+            for step in range(first, stop):
+                how = (int(kinds[step]), words[step - first], np.int32(step))
+                its = (model, solver, mechanism, state)
+                if isinstance(source, Recording):
+                    release = _recalled(*how, source, *its)
+                else:
+                    own = _released if mesh is None else _over(mesh, _release, how[0])
+                    where = how if mesh is None else how[1:]
+                    coming.wait_for(_released, how[0])
+                    release = own(*where, records, source, *its)
+                coming.wait_for(_learned, how[0])
+                state, done = _learned(*how, release, *its)
+                _keep(release, kept, step)
+                journal.write(step + 1, state)
+                pace.wait_for(done)
     return state, kept
+
+
+class _Compiling:
+    """Compiles programs of rounds in other threads, while Python traces the next ones.
+
+    JAX keeps them for the calls.
+    """
+
+    def __init__(self):
+        self._threads, self._coming = ThreadPoolExecutor(2), {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._threads.shutdown(wait=error[0] is None, cancel_futures=True)
+
+    def programs(self, kinds, words, step, records, source, model, solver, mechanism, state):
+        """Programs of these kinds of rounds, and of the posterior; nothing is run."""
+        its = model, solver, mechanism, state
+        for kind in dict.fromkeys(kinds.tolist()):
+            released = _released.lower(kind, words, step, records, source, *its)
+            self._add((_released, kind), released)
+            learned = _learned.lower(kind, words, step, released.out_info, *its)
+            self._add((_learned, kind), learned)
+        if isinstance(solver, HasPrograms):
+            for program in solver.programs(model, state):
+                self._add("posterior", program)
+
+    def _add(self, name, lowered):
+        self._coming[name] = self._threads.submit(lowered.compile)
+
+    def wait_for(self, *name):
+        """Wait for a program, the first time that it is asked for."""
+        if name in self._coming:
+            self._coming.pop(name).result()
 
 
 def _keep(release, kept, step):

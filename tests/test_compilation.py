@@ -1,7 +1,9 @@
 """New hyper-parameters and folds of nearly equal size run the program that is already compiled."""
 
 import gc
+import threading
 
+import jax
 import numpy as np
 import pytest
 from cases import sampling_solvers, slow_but
@@ -60,6 +62,22 @@ def test_new_values_compile_nothing(solver, compilations):
         assert not compilations, f"{change} compiled {len(compilations)} programs"
     estimator(**own).fit(X[:450], y[:450])
     assert not compilations, "another number of records of the same padded size compiled"
+
+
+def test_programs_of_rounds_are_compiled_once_and_in_other_threads():
+    """Ahead of their calls, which find them: so are the programs of a posterior."""
+    seen = []
+
+    def listen(event, seconds, *, fun_name="", **more):
+        if "backend_compile" in event:
+            seen.append((fun_name, threading.current_thread() is threading.main_thread()))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    estimator(solver="na-dpvi", n_steps=13).fit(np.tile(X, 4)[:, :11], y)  # as no other test has
+    # Moments, scores and curvatures are released.
+    wanted = {"jit(_release)": 3, "jit(_learned)": 3, "jit(found)": 1}
+    assert {name: seen.count((name, False)) for name in wanted} == wanted
+    assert not {name for name, in_main in seen if in_main} & set(wanted)
 
 
 def test_folds_share_one_program(compilations):

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 import jax
 import jax.numpy as jnp
+from jax.stages import Lowered
 
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Opening
@@ -89,6 +100,25 @@ class GradientSolver(Solver[ModelT, State], Protocol[ModelT, State]):
     @property
     def clip_fraction(self) -> Number | None:
         """Target fraction of clipped scores; None: the clipping norm is fixed."""
+
+
+@contextmanager
+def arithmetic() -> Iterator[None]:
+    """Context in which rounds and posteriors are traced, compiled and run.
+
+    Positions in a sample and integer sums need 64 bits; everything else names its dtype. Products
+    of matrices have the precision of their numbers, which accelerators do not give by default.
+    """
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        yield
+
+
+@runtime_checkable
+class HasPrograms(Protocol):
+    """A solver whose posterior takes long to compile."""
+
+    def programs(self, model: Any, state: Any) -> Iterator[Lowered]:
+        """Programs of the posterior, for shapes alone, to be compiled while rounds are run."""
 
 
 class OneKindOfRound:

@@ -36,7 +36,7 @@ measurements: ``docs/solvers/na-dpvi.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,6 +44,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import block_diag
+from jax.stages import Lowered
 
 from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
@@ -73,7 +74,7 @@ from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.solvers.averages import Averages, average, doubted
-from skdpbayes.solvers.base import Query, Round, Scales, Sums
+from skdpbayes.solvers.base import Query, Round, Scales, Sums, arithmetic
 from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import (
     Curvature,
@@ -322,9 +323,14 @@ class NADPVI:
         likelihood = Likelihood(information, linear, reported[0])
         return Found(state.theta, precision, likelihood, jnp.ones(()))
 
+    def programs(self, model: Model, state: TraceState) -> Iterator[Lowered]:
+        """The program of `found`, to be compiled."""
+        with arithmetic():
+            yield _compiled.lower(self, model, state)
+
     def _found(self, model: Model, state: TraceState) -> Any:
         """`Found` with arrays of NumPy."""
-        with jax.enable_x64(True):
+        with arithmetic():
             return jax.device_get(_compiled(self, model, state))
 
     def diagnostics(self, model: Model, state: TraceState, posterior: Any) -> dict[str, Any]:

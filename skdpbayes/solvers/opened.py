@@ -12,13 +12,14 @@ This is ours; for the start of a mixture see ``docs/solvers/vips.md``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.stages import Lowered
 
 from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
@@ -34,6 +35,7 @@ from skdpbayes.solvers.base import (
     Round,
     Scales,
     Sums,
+    arithmetic,
     opening_round,
 )
 from skdpbayes.solvers.na_dpvi import NADPVI
@@ -132,6 +134,11 @@ class Opened:
             return found
         return marginal.natural(self.solver.posterior(marginal, state.solver))
 
+    def programs(self, model: OpenedModel, state: OpenedState) -> Iterator[Lowered]:
+        """Those of the solver, if it has any."""
+        if isinstance(self.solver, NADPVI):
+            yield from self.solver.programs(self._marginal(model, state), state.solver)
+
     def without_noise(self, model: OpenedModel, state: OpenedState) -> GaussianPosterior:
         """Posterior of `na-dpvi` without the noise of scores, in the model's own parameters."""
         assert isinstance(self.solver, NADPVI)
@@ -148,7 +155,7 @@ class Opened:
         return found
 
     def _marginal(self, model: OpenedModel, state: OpenedState) -> Any:
-        with jax.enable_x64(True):  # as in the run, for the same coordinates
+        with arithmetic():  # as in the run, for the same coordinates
             return jax.device_get(_marginal(model, state.params))
 
     def diagnostics(

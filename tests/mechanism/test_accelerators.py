@@ -26,6 +26,7 @@ from skdpbayes.mechanism.draws import Draw, Draws, noise_of_steps
 from skdpbayes.mechanism.integer_noise import WORDS, undrawn
 from skdpbayes.mechanism.on_device import MANY, DeviceNoise, by_kernel, by_operations, chacha20
 from skdpbayes.mechanism.private_sum import CHUNK, _slots, partial_sums, slots_at_once
+from skdpbayes.solvers.base import arithmetic
 
 KERNEL = "__gpu$xla.gpu.triton"
 
@@ -364,7 +365,7 @@ def test_each_entry_has_noise_of_its_own():
 
 def sums_of(fit, order, slots, *, whole=False):
     """Integer sums over all records, taken in an order, of each kind of round."""
-    with inference.arithmetic():
+    with arithmetic():
         mechanism = jax.device_put(fit.spec.traced())
         records = jax.device_put(replace(fit.records, slots=slots, whole=whole))
         key = fit.keys(0).solver[0]
@@ -451,7 +452,7 @@ def test_many_small_chunks_are_taken_at_once():
 
 
 def test_products_are_as_precise_as_their_numbers():
-    with inference.arithmetic():
+    with arithmetic():
         text = jax.jit(jnp.dot).lower(*[np.ones((2, 2), np.float32)] * 2).as_text()
     assert "HIGHEST" in text
 
