@@ -310,14 +310,15 @@ def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, jour
         for records, source in sources:
             first, stop = max(int(source.first), journal.first), int(source.stop)
             words = words_of_steps(key, first, stop)
-            if mesh is None and records is not None and first == journal.first:
-                at = (words[0], np.int32(first), records, source)
+            recorded = isinstance(source, Recording)
+            if mesh is None and not recorded and first == journal.first:
+                at = jax.eval_shape(lambda *own: own, words[0], np.int32(first), records, source)
                 left = kinds[first : int(mechanism.n_steps)]
                 coming.programs(left, *at, model, solver, mechanism, state)
             for step in range(first, stop):
                 how = (int(kinds[step]), words[step - first], np.int32(step))
                 its = (model, solver, mechanism, state)
-                if isinstance(source, Recording):
+                if recorded:
                     release = _recalled(*how, source, *its)
                 else:
                     own = _released if mesh is None else _over(mesh, _release, how[0])
@@ -348,7 +349,7 @@ class _Compiling:
         self._threads.shutdown(wait=error[0] is None, cancel_futures=True)
 
     def programs(self, kinds, words, step, records, source, model, solver, mechanism, state):
-        """Programs of these kinds of rounds, and of the posterior; nothing is run."""
+        """Programs of these kinds of rounds, and of the posterior, for the shapes of records."""
         its = model, solver, mechanism, state
         for kind in dict.fromkeys(kinds.tolist()):
             released = _released.lower(kind, words, step, records, source, *its)

@@ -67,7 +67,14 @@ HANDED_TO = {
         "sizes_of_steps",
         "release_sizes",
     ),
-    *("jax.device_put", "draws_of_chain", "private_sum", "by_person", "records_of"),
+    *(
+        "jax.eval_shape",
+        "jax.device_put",
+        "draws_of_chain",
+        "private_sum",
+        "by_person",
+        "records_of",
+    ),
     *("_of_all_processes", "_digest", "digest_of", "divided", "StoredRecords"),
     *(
         "isinstance",
