@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -312,9 +312,9 @@ def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, jour
             words = words_of_steps(key, first, stop)
             recorded = isinstance(source, Recording)
             if mesh is None and not recorded and first == journal.first:
-                at = jax.eval_shape(lambda *own: own, words[0], np.int32(first), records, source)
-                left = kinds[first : int(mechanism.n_steps)]
-                coming.programs(left, *at, model, solver, mechanism, state)
+                at, its = (words[0], np.int32(first)), (model, solver, mechanism, state)
+                shapes = jax.eval_shape(_the_same, *at, records, source, *its)
+                coming.programs(kinds[first : int(mechanism.n_steps)], *shapes)
             for step in range(first, stop):
                 how = (int(kinds[step]), words[step - first], np.int32(step))
                 its = (model, solver, mechanism, state)
@@ -333,25 +333,39 @@ def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, jour
     return state, kept
 
 
-class _Compiling:
-    """Compiles programs of rounds in other threads, while Python traces the next ones.
+def _the_same(*values):
+    return values
 
-    JAX keeps them for the calls.
+
+_LOWERED = set[int]()  # hashes of kinds and shapes; one too many is compiled when it is called
+
+
+class _Compiling:
+    """Compiles programs of rounds in another thread, while Python traces the next ones.
+
+    JAX keeps them for the calls, which would compile them otherwise. One thread: compilers share
+    what JAX keeps.
     """
 
     def __init__(self):
-        self._threads, self._coming = ThreadPoolExecutor(2), {}
+        self._thread, self._coming = ThreadPoolExecutor(1), {}
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        self._threads.shutdown(wait=error[0] is None, cancel_futures=True)
+        # None is left running: it would be forked, or write to a folder that is no longer the one.
+        self._thread.shutdown(cancel_futures=error[0] is not None)
 
     def programs(self, kinds, words, step, records, source, model, solver, mechanism, state):
-        """Programs of these kinds of rounds, and of the posterior, for the shapes of records."""
-        its = model, solver, mechanism, state
-        for kind in dict.fromkeys(kinds.tolist()):
+        """Programs of these kinds of rounds, and of the posterior, once for all of one shape."""
+        its, kinds = (model, solver, mechanism, state), tuple(dict.fromkeys(kinds.tolist()))
+        leaves, structure = jax.tree.flatten((words, step, records, source, its))
+        own = hash((kinds, structure, *leaves))
+        if own in _LOWERED:
+            return
+        _LOWERED.add(own)
+        for kind in kinds:
             released = _released.lower(kind, words, step, records, source, *its)
             self._add((_released, kind), released)
             learned = _learned.lower(kind, words, step, released.out_info, *its)
@@ -361,12 +375,15 @@ class _Compiling:
                 self._add("posterior", program)
 
     def _add(self, name, lowered):
-        self._coming[name] = self._threads.submit(lowered.compile)
+        try:
+            self._coming[name] = self._thread.submit(lowered.compile)
+        except RuntimeError:  # no thread can be started: calls compile
+            pass
 
     def wait_for(self, *name):
-        """Wait for a program, the first time that it is asked for."""
+        """Wait for a program, the first time that it is asked for; the call raises its errors."""
         if name in self._coming:
-            self._coming.pop(name).result()
+            wait([self._coming.pop(name)])
 
 
 def _keep(release, kept, step):

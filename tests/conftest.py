@@ -45,6 +45,10 @@ def pytest_configure(config):
     # Of the time that a small program takes to compile, a fifth is spent on a context of its own.
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
     gc.set_threshold(100_000, 50, 100)  # tracing makes many objects, and few of them are garbage
+    # Test processes have no idle core, and that context is not one for threads.
+    from skdpbayes.inference import _Compiling
+
+    _Compiling.as_users_have, _Compiling.programs = _Compiling.programs, lambda self, *how: None
 
 
 def pytest_runtest_setup(item):
@@ -165,6 +169,14 @@ def compilations():
         lambda event, seconds, **kwargs: seen.append(event) if "backend_compile" in event else None
     )
     return seen
+
+
+@pytest.fixture
+def compiled_in_a_thread(monkeypatch):
+    """Programs of rounds are compiled ahead, as users have them."""
+    from skdpbayes.inference import _Compiling
+
+    monkeypatch.setattr(_Compiling, "programs", _Compiling.as_users_have)
 
 
 @pytest.fixture

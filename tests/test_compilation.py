@@ -13,6 +13,7 @@ from skdpbayes import (
     DPBayesianLinearRegression,
     DPBayesianLogisticRegression,
     DPGaussianMixture,
+    inference,
 )
 from skdpbayes.compilation import without_collection
 
@@ -64,8 +65,9 @@ def test_new_values_compile_nothing(solver, compilations):
     assert not compilations, "another number of records of the same padded size compiled"
 
 
-def test_programs_of_rounds_are_compiled_once_and_in_other_threads():
-    """Ahead of their calls, which find them: so are the programs of a posterior."""
+@pytest.fixture
+def compiled():
+    """Names of programs as they are compiled, and whether that is in the main thread."""
     seen = []
 
     def listen(event, seconds, *, fun_name="", **more):
@@ -73,11 +75,52 @@ def test_programs_of_rounds_are_compiled_once_and_in_other_threads():
             seen.append((fun_name, threading.current_thread() is threading.main_thread()))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
-    estimator(solver="na-dpvi", n_steps=13).fit(np.tile(X, 4)[:, :11], y)  # as no other test has
+    return seen
+
+
+def threads():
+    return [own for own in threading.enumerate() if "ThreadPoolExecutor" in own.name]
+
+
+def test_programs_are_compiled_once_and_in_another_thread(compiled, compiled_in_a_thread):
+    """Ahead of their calls, which find them; and so is the program of a posterior."""
+    table = np.tile(X, 4)[:, :11]  # as no other test has
+    model = estimator(solver="na-dpvi", n_steps=13).fit(table, y)
     # Moments, scores and curvatures are released.
     wanted = {"jit(_release)": 3, "jit(_learned)": 3, "jit(found)": 1}
-    assert {name: seen.count((name, False)) for name in wanted} == wanted
-    assert not {name for name, in_main in seen if in_main} & set(wanted)
+    assert {name: compiled.count((name, False)) for name in wanted} == wanted
+    assert not {name for name, in_main in compiled if in_main} & set(wanted)
+    compiled.clear()
+    model.fit(table, y)
+    assert not compiled and not threads()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_error_leaves_no_thread_that_compiles(error, compiled_in_a_thread, monkeypatch):
+    def fail(journal, step, state):
+        raise error("in a round")
+
+    monkeypatch.setattr(inference._Journal, "write", fail)
+    with pytest.raises(error, match="in a round"):
+        estimator(solver="na-dpvi", n_steps=13).fit(np.tile(X, 5)[:, :13], y)
+    assert not threads()
+
+
+def test_a_thread_that_cannot_start_costs_no_fit(compiled, compiled_in_a_thread, monkeypatch):
+    def fail(pool, function):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(inference.ThreadPoolExecutor, "submit", fail)
+    estimator(n_steps=13).fit(np.tile(X, 5)[:, :14], y)
+    assert ("jit(_release)", True) in compiled
+
+
+def test_which_rounds_are_run_one_by_one(monkeypatch):
+    """By public numbers: how many they are, and how many numbers they release."""
+    monkeypatch.setattr(inference, "_kinds", lambda *how: [0])
+    sizes = [(64, 2**30), (65, 2**22), (512, 2**13), (512, 2**13 + 1), (513, 1)]
+    kinds = [inference._kinds_if_few(None, None, None, *size) for size in sizes]
+    assert [own is not None for own in kinds] == [True, False, True, False, False]
 
 
 def test_folds_share_one_program(compilations):

@@ -25,7 +25,7 @@ import numpy as np
 from skdpbayes._version import __version__
 from skdpbayes.mechanism.on_device import default_device
 
-_FORMAT = 1
+_FORMAT = 2  # raised where rounds are compiled otherwise, too: no fit is of two kinds of programs
 
 
 class Saved(NamedTuple):

@@ -118,7 +118,7 @@ class HasPrograms(Protocol):
     """A solver whose posterior takes long to compile."""
 
     def programs(self, model: Any, state: Any) -> Iterator[Lowered]:
-        """Programs of the posterior, for shapes alone, to be compiled while rounds are run."""
+        """Programs of the posterior, of arguments of these shapes, to be compiled ahead."""
 
 
 class OneKindOfRound:

@@ -135,9 +135,11 @@ class Opened:
         return marginal.natural(self.solver.posterior(marginal, state.solver))
 
     def programs(self, model: OpenedModel, state: OpenedState) -> Iterator[Lowered]:
-        """Those of the solver, if it has any."""
+        """Those of `na-dpvi`."""
         if isinstance(self.solver, NADPVI):
-            yield from self.solver.programs(self._marginal(model, state), state.solver)
+            with arithmetic():
+                marginal = jax.eval_shape(_marginal, model, state.params)
+            yield from self.solver.programs(marginal, state.solver)
 
     def without_noise(self, model: OpenedModel, state: OpenedState) -> GaussianPosterior:
         """Posterior of `na-dpvi` without the noise of scores, in the model's own parameters."""
