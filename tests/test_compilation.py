@@ -33,7 +33,8 @@ def estimator(**parameters):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("solver", slow_but([*sampling_solvers(), "sgld, plain"], "na-dpvi"))
-def test_new_values_compile_nothing(solver, compilations):
+def test_new_values_compile_nothing(solver, compilations, on_the_host):
+    """On an accelerator the slots of a program follow from the size of its batches."""
     own = {"solver": solver}
     if solver == "sgld":  # whose chains have to mix
         own |= {"epsilon": 5.0, "n_steps": 401}
