@@ -12,6 +12,7 @@ from sklearn.model_selection import cross_val_score
 from skdpbayes import (
     DPBayesianLinearRegression,
     DPBayesianLogisticRegression,
+    DPGammaExponential,
     DPGaussianMixture,
     inference,
 )
@@ -96,14 +97,23 @@ def test_programs_are_compiled_once_and_in_another_thread(compiled, compiled_in_
     assert not compiled and not threads()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_error_leaves_no_thread_that_compiles(error, compiled_in_a_thread, monkeypatch):
+def fit_of_times(n_columns):
+    """A fit whose programs compile soon."""
+    rows = np.random.default_rng(0).exponential(0.25, size=(61, n_columns))
+    return DPGammaExponential(random_state=0).fit(rows)
+
+
+@pytest.mark.parametrize(("error", "n_columns"), [(KeyboardInterrupt, 11), (RuntimeError, 12)])
+def test_an_error_leaves_no_thread_that_compiles(
+    error, n_columns, compiled, compiled_in_a_thread, monkeypatch
+):
     def fail(journal, step, state):
         raise error("in a round")
 
     monkeypatch.setattr(inference._Journal, "write", fail)
     with pytest.raises(error, match="in a round"):
-        estimator(solver="na-dpvi", n_steps=13).fit(np.tile(X, 5)[:, :13], y)
+        fit_of_times(n_columns)
+    assert ("jit(_release)", False) in compiled
     assert not threads()
 
 
@@ -112,7 +122,7 @@ def test_a_thread_that_cannot_start_costs_no_fit(compiled, compiled_in_a_thread,
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(inference.ThreadPoolExecutor, "submit", fail)
-    estimator(n_steps=13).fit(np.tile(X, 5)[:, :14], y)
+    fit_of_times(13)
     assert ("jit(_release)", True) in compiled
 
 

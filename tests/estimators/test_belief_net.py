@@ -205,7 +205,7 @@ def test_single_weights_have_no_intervals_and_visible_units_have(fitted):
 # Gradient solvers
 
 
-@pytest.mark.parametrize("solver", slow_but(["dpvi", "na-dpvi", "sgld"], "dpvi"))
+@pytest.mark.parametrize("solver", slow_but(["dpvi", "na-dpvi", "sgld"]))
 def test_gradient_solvers_find_the_planted_network(solver, fitted):
     """Without noise as good as vips; at epsilon 1 far above independent pixels."""
     found = estimator(np.inf, solver=solver).fit(X)

@@ -86,7 +86,7 @@ def test_the_number_of_rows_is_told_only_where_it_is_public(case):
     assert repr(hidden[0]) == repr(hidden[1])
 
 
-@pytest.mark.parametrize("case", every_fit())
+@pytest.mark.parametrize("case", every_fit(slow=("NumPyro",)))
 def test_an_interrupted_refit_is_charged_and_leaves_nothing_of_the_fit_before(case, monkeypatch):
     X, y = case.rows()
     fitted = case.make().fit(X, y)

@@ -314,6 +314,7 @@ def test_predictions_are_averages_over_the_posterior(fitted):
     assert not hasattr(fitted, "predict_proba")  # which is for responses of few values
 
 
+@pytest.mark.slow
 def test_records_that_are_no_numbers_are_predicted_with_a_warning(fitted):
     rows = X[:3].copy()
     rows[1, 0] = np.nan

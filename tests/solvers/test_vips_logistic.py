@@ -327,7 +327,8 @@ def test_a_row_that_is_not_finite_is_a_null_row():
     assert packed.fields["y"][:3].tolist() == [-1, -1, 1]
 
 
-@pytest.mark.parametrize("fit_intercept", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("fit_intercept", [True, False])
 def test_one_column_and_extreme_scales(fit_intercept, compiled_quickly):
     X, y = np.linspace(-1, 1, 200)[:, None], np.arange(200) % 2
     for scale, prior in ((1.0, 1.0), (1e4, 1e6)):
