@@ -14,6 +14,7 @@ from skdpbayes import (
     DPBayesianLogisticRegression,
     DPGammaExponential,
     DPGaussianMixture,
+    DPHierarchicalLogisticRegression,
     inference,
 )
 from skdpbayes.compilation import without_collection
@@ -84,17 +85,24 @@ def threads():
     return [own for own in threading.enumerate() if "ThreadPoolExecutor" in own.name]
 
 
-def test_programs_are_compiled_once_and_in_another_thread(compiled, compiled_in_a_thread):
+@pytest.mark.parametrize("name", slow_but(["logistic", "hierarchical", "mixture"], "logistic"))
+def test_programs_are_compiled_once_and_in_another_thread(name, compiled, compiled_in_a_thread):
     """Ahead of their calls, which find them; and so is the program of a posterior."""
-    table = np.tile(X, 4)[:, :11]  # as no other test has
-    model = estimator(solver="na-dpvi", n_steps=13).fit(table, y)
-    # Moments, scores and curvatures are released.
-    wanted = {"jit(_release)": 3, "jit(_learned)": 3, "jit(found)": 1}
+    table, rows = np.tile(X, 4)[:, :11], (y,)  # as no other test has
+    kinds, model = 3, estimator(solver="na-dpvi", n_steps=13)  # moments, scores and curvatures
+    if name == "hierarchical":
+        model = DPHierarchicalLogisticRegression(3, classes=[0, 1], n_steps=13, random_state=0)
+        table[:, -1] = np.arange(len(table)) % 3
+    elif name == "mixture":
+        model = DPGaussianMixture(n_components=2, solver="na-dpvi", bounds=(-4, 4), random_state=0)
+        table, rows, kinds = table[:, :2], (), 4  # a sketch and the choice of a start
+    model.fit(table, *rows)
+    wanted = {"jit(_release)": kinds, "jit(_learned)": kinds, "jit(found)": 1}
     assert {name: compiled.count((name, False)) for name in wanted} == wanted
     assert not {name for name, in_main in compiled if in_main} & set(wanted)
     compiled.clear()
-    model.fit(table, y)
-    assert not compiled and not threads()
+    model.fit(table, *rows)
+    assert not {name for name, _ in compiled} & set(wanted) and not threads()
 
 
 def fit_of_times(n_columns):

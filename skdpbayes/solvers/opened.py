@@ -139,7 +139,9 @@ class Opened:
         if isinstance(self.solver, NADPVI):
             with arithmetic():
                 marginal = jax.eval_shape(_marginal, model, state.params)
-            yield from self.solver.programs(marginal, state.solver)
+            # As from the host, where numbers have lost their weak types.
+            own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), marginal)
+            yield from self.solver.programs(own, state.solver)
 
     def without_noise(self, model: OpenedModel, state: OpenedState) -> GaussianPosterior:
         """Posterior of `na-dpvi` without the noise of scores, in the model's own parameters."""
