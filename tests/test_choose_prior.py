@@ -99,6 +99,7 @@ def test_other_coefficients_are_zero(columns, noiseless, of_one_column):
     assert (np.abs(without_noise.mean - noiseless.posterior_.mean)[:2] < 0.2 * std[0]).all()
 
 
+@pytest.mark.slow
 def test_evidence_without_noise_is_that_of_the_data(of_one_column):
     """Of a coefficient and the intercept, by integration of the likelihood itself."""
     slope, intercept = np.linspace(-2, 1, 301)[:, None], np.linspace(-1, 2, 301)

@@ -62,7 +62,7 @@ XS = RNG.normal(size=(N, 2))
 YS = (special.expit(XS @ WEIGHTS) > RNG.random(N)).astype(int)
 
 
-@pytest.mark.parametrize("of_q", slow_but(["auto", guide], guide), ids=["listing 1", "listing 2"])
+@pytest.mark.parametrize("of_q", slow_but(["auto", guide]), ids=["listing 1", "listing 2"])
 def test_logistic_regression(of_q):
     # The size of the plate multiplies no log-likelihood: the fit is that of the whole data.
     fitted = DPNumPyroModel(model, of_q, public={"N": N}, **HOW).fit(XS, YS)  # Listing 3
