@@ -1,4 +1,4 @@
-"""How programs are compiled: with how much effort, and whether they are kept for other processes.
+"""How programs are compiled: with how much effort, where, and whether other processes keep them.
 
 Nothing here sees a row. Importing this module does not import JAX.
 """
@@ -9,10 +9,15 @@ import gc
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jax.stages import Lowered
 
 IN_ONE_PIECE: dict[str, bool | int] = {"xla_cpu_parallel_codegen_split_count": 1}
 """XLA option of programs that release a round: by default they are cut, and each piece costs time.
@@ -52,6 +57,37 @@ def without_collection() -> Iterator[None]:
     finally:
         if usual:
             gc.enable()
+
+
+class CompilerThread:
+    """Compiles programs in another thread, while Python traces the next ones; a context.
+
+    JAX keeps them for the calls, which would compile them otherwise. One thread: compilers share
+    what JAX keeps.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._coming: dict[Hashable, Future[Any]] = {}
+
+    def __enter__(self) -> CompilerThread:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *more: object) -> None:
+        # None is left running: it would be forked, or write to a folder that is no longer the one.
+        self._thread.shutdown(cancel_futures=error is not None)
+
+    def add(self, lowered: Lowered, name: Hashable = None) -> None:
+        """Compile a program, by whose name it can be waited for."""
+        try:
+            self._coming[name] = self._thread.submit(lowered.compile)
+        except RuntimeError:  # no thread can be started: calls compile
+            pass
+
+    def wait_for(self, name: Hashable) -> None:
+        """Wait for a program, the first time that it is asked for; the call raises its errors."""
+        if name in self._coming:
+            wait([self._coming.pop(name)])
 
 
 def set_compilation_cache(folder: str | os.PathLike[str] | None) -> None:

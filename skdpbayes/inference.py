@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from skdpbayes.compilation import (
     IN_ONE_PIECE,
     LITTLE_EFFORT,
     OLDER_GENERATOR,
+    CompilerThread,
     without_collection,
 )
 from skdpbayes.mechanism.checkpoint import Checkpoint
@@ -306,7 +306,7 @@ def _in_a_loop(key, model, solver, mechanism, sources, state, kept, journal, pac
 
 def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh):
     """Rounds in programs of their own."""
-    with _Compiling() as coming:
+    with CompilerThread() as compiler:
         for records, source in sources:
             first, stop = max(int(source.first), journal.first), int(source.stop)
             words = words_of_steps(key, first, stop)
@@ -314,7 +314,7 @@ def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, jour
             if mesh is None and not recorded and first == journal.first:
                 at, its = (words[0], np.int32(first)), (model, solver, mechanism, state)
                 shapes = jax.eval_shape(_the_same, *at, records, source, *its)
-                coming.programs(kinds[first : int(mechanism.n_steps)], *shapes)
+                _compile_ahead(compiler, kinds[first : int(mechanism.n_steps)], *shapes)
             for step in range(first, stop):
                 how = (int(kinds[step]), words[step - first], np.int32(step))
                 its = (model, solver, mechanism, state)
@@ -323,9 +323,9 @@ def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, jour
                 else:
                     own = _released if mesh is None else _over(mesh, _release, how[0])
                     where = how if mesh is None else how[1:]
-                    coming.wait_for(_released, how[0])
+                    compiler.wait_for((_released, how[0]))
                     release = own(*where, records, source, *its)
-                coming.wait_for(_learned, how[0])
+                compiler.wait_for((_learned, how[0]))
                 state, done = _learned(*how, release, *its)
                 _keep(release, kept, step)
                 journal.write(step + 1, state)
@@ -340,50 +340,25 @@ def _the_same(*values):
 _LOWERED = set[int]()  # hashes of kinds and shapes; one too many is compiled when it is called
 
 
-class _Compiling:
-    """Compiles programs of rounds in another thread, while Python traces the next ones.
+def _compile_ahead(compiler, kinds, words, step, records, source, model, solver, mechanism, state):
+    """Compile programs of these kinds of rounds, and of the posterior, once for all of one shape.
 
-    JAX keeps them for the calls, which would compile them otherwise. One thread: compilers share
-    what JAX keeps.
+    All but the kinds are shapes.
     """
-
-    def __init__(self):
-        self._thread, self._coming = ThreadPoolExecutor(1), {}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        # None is left running: it would be forked, or write to a folder that is no longer the one.
-        self._thread.shutdown(cancel_futures=error[0] is not None)
-
-    def programs(self, kinds, words, step, records, source, model, solver, mechanism, state):
-        """Programs of these kinds of rounds, and of the posterior, once for all of one shape."""
-        its, kinds = (model, solver, mechanism, state), tuple(dict.fromkeys(kinds.tolist()))
-        leaves, structure = jax.tree.flatten((words, step, records, source, its))
-        own = hash((kinds, structure, *leaves))
-        if own in _LOWERED:
-            return
-        _LOWERED.add(own)
-        for kind in kinds:
-            released = _released.lower(kind, words, step, records, source, *its)
-            self._add((_released, kind), released)
-            learned = _learned.lower(kind, words, step, released.out_info, *its)
-            self._add((_learned, kind), learned)
-        if isinstance(solver, HasPrograms):
-            for program in solver.programs(model, state):
-                self._add("posterior", program)
-
-    def _add(self, name, lowered):
-        try:
-            self._coming[name] = self._thread.submit(lowered.compile)
-        except RuntimeError:  # no thread can be started: calls compile
-            pass
-
-    def wait_for(self, *name):
-        """Wait for a program, the first time that it is asked for; the call raises its errors."""
-        if name in self._coming:
-            wait([self._coming.pop(name)])
+    its, kinds = (model, solver, mechanism, state), tuple(dict.fromkeys(kinds.tolist()))
+    leaves, structure = jax.tree.flatten((words, step, records, source, its))
+    own = hash((kinds, structure, *leaves))
+    if own in _LOWERED:
+        return
+    _LOWERED.add(own)
+    for kind in kinds:
+        released = _released.lower(kind, words, step, records, source, *its)
+        compiler.add(released, (_released, kind))
+        learned = _learned.lower(kind, words, step, released.out_info, *its)
+        compiler.add(learned, (_learned, kind))
+    if isinstance(solver, HasPrograms):
+        for program in solver.programs(model, state):
+            compiler.add(program)
 
 
 def _keep(release, kept, step):

@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -46,9 +47,9 @@ def pytest_configure(config):
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
     gc.set_threshold(100_000, 50, 100)  # tracing makes many objects, and few of them are garbage
     # Test processes have no idle core, and that context is not one for threads.
-    from skdpbayes.inference import _Compiling
+    from skdpbayes.compilation import CompilerThread
 
-    _Compiling.as_users_have, _Compiling.programs = _Compiling.programs, lambda self, *how: None
+    CompilerThread.as_users_have, CompilerThread.add = CompilerThread.add, lambda *how: None
 
 
 def pytest_runtest_setup(item):
@@ -161,22 +162,25 @@ def on_the_host():
 
 @pytest.fixture(scope="session")
 def compilations():
-    """One item for each program that XLA compiled; to be cleared."""
+    """Of each program that XLA compiled the name, and whether in the main thread; to be cleared."""
     import jax
 
-    seen: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **kwargs: seen.append(event) if "backend_compile" in event else None
-    )
+    seen: list[tuple[str, bool]] = []
+
+    def listen(event, seconds, *, fun_name="", **more):
+        if "backend_compile" in event:
+            seen.append((fun_name, threading.current_thread() is threading.main_thread()))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     return seen
 
 
 @pytest.fixture
 def compiled_in_a_thread(monkeypatch):
     """Programs of rounds are compiled ahead, as users have them."""
-    from skdpbayes.inference import _Compiling
+    from skdpbayes.compilation import CompilerThread
 
-    monkeypatch.setattr(_Compiling, "programs", _Compiling.as_users_have)
+    monkeypatch.setattr(CompilerThread, "add", CompilerThread.as_users_have)
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
-import jax
 import numpy as np
 import pytest
 from cases import sampling_solvers, slow_but
@@ -68,25 +68,12 @@ def test_new_values_compile_nothing(solver, compilations, on_the_host):
     assert not compilations, "another number of records of the same padded size compiled"
 
 
-@pytest.fixture
-def compiled():
-    """Names of programs as they are compiled, and whether that is in the main thread."""
-    seen = []
-
-    def listen(event, seconds, *, fun_name="", **more):
-        if "backend_compile" in event:
-            seen.append((fun_name, threading.current_thread() is threading.main_thread()))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    return seen
-
-
 def threads():
     return [own for own in threading.enumerate() if "ThreadPoolExecutor" in own.name]
 
 
 @pytest.mark.parametrize("name", slow_but(["logistic", "hierarchical", "mixture"], "logistic"))
-def test_programs_are_compiled_once_and_in_another_thread(name, compiled, compiled_in_a_thread):
+def test_programs_are_compiled_once_and_in_another_thread(name, compilations, compiled_in_a_thread):
     """Ahead of their calls, which find them; and so is the program of a posterior."""
     table, rows = np.tile(X, 4)[:, :11], (y,)  # as no other test has
     kinds, model = 3, estimator(solver="na-dpvi", n_steps=13)  # moments, scores and curvatures
@@ -98,11 +85,11 @@ def test_programs_are_compiled_once_and_in_another_thread(name, compiled, compil
         table, rows, kinds = table[:, :2], (), 4  # a sketch and the choice of a start
     model.fit(table, *rows)
     wanted = {"jit(_release)": kinds, "jit(_learned)": kinds, "jit(found)": 1}
-    assert {name: compiled.count((name, False)) for name in wanted} == wanted
-    assert not {name for name, in_main in compiled if in_main} & set(wanted)
-    compiled.clear()
+    assert {name: compilations.count((name, False)) for name in wanted} == wanted
+    assert not {name for name, in_main in compilations if in_main} & set(wanted)
+    compilations.clear()
     model.fit(table, *rows)
-    assert not {name for name, _ in compiled} & set(wanted) and not threads()
+    assert not {name for name, _ in compilations} & set(wanted) and not threads()
 
 
 def fit_of_times(n_columns):
@@ -113,7 +100,7 @@ def fit_of_times(n_columns):
 
 @pytest.mark.parametrize(("error", "n_columns"), [(KeyboardInterrupt, 11), (RuntimeError, 12)])
 def test_an_error_leaves_no_thread_that_compiles(
-    error, n_columns, compiled, compiled_in_a_thread, monkeypatch
+    error, n_columns, compilations, compiled_in_a_thread, monkeypatch
 ):
     def fail(journal, step, state):
         raise error("in a round")
@@ -121,17 +108,17 @@ def test_an_error_leaves_no_thread_that_compiles(
     monkeypatch.setattr(inference._Journal, "write", fail)
     with pytest.raises(error, match="in a round"):
         fit_of_times(n_columns)
-    assert ("jit(_release)", False) in compiled
+    assert ("jit(_release)", False) in compilations
     assert not threads()
 
 
-def test_a_thread_that_cannot_start_costs_no_fit(compiled, compiled_in_a_thread, monkeypatch):
+def test_a_thread_that_cannot_start_costs_no_fit(compilations, compiled_in_a_thread, monkeypatch):
     def fail(pool, function):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(inference.ThreadPoolExecutor, "submit", fail)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", fail)
     fit_of_times(13)
-    assert ("jit(_release)", True) in compiled
+    assert ("jit(_release)", True) in compilations
 
 
 def test_which_rounds_are_run_one_by_one(monkeypatch):

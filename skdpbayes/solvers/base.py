@@ -37,6 +37,7 @@ Point: TypeAlias = Any
 
 State = TypeVar("State")
 ModelT = TypeVar("ModelT", contravariant=True)
+StateT = TypeVar("StateT", contravariant=True)  # of which nothing is made
 
 
 class Round(NamedTuple, Generic[State]):
@@ -114,10 +115,10 @@ def arithmetic() -> Iterator[None]:
 
 
 @runtime_checkable
-class HasPrograms(Protocol):
+class HasPrograms(Protocol[ModelT, StateT]):
     """A solver whose posterior takes long to compile."""
 
-    def programs(self, model: Any, state: Any) -> Iterator[Lowered]:
+    def programs(self, model: ModelT, state: StateT) -> Iterator[Lowered]:
         """Programs of the posterior, of arguments of these shapes, to be compiled ahead."""
 
 
