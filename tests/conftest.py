@@ -202,8 +202,8 @@ def no_compiled_programs(compiled_quickly):
 
 
 # bytes of a test process above which compiled programs are dropped
-_MOST_AFTER_A_MODULE = 1.25 * 2**30
-_MOST_WITHIN_A_MODULE = 1.5 * 2**30
+_MOST_AFTER_A_MODULE = 1.5 * 2**30
+_MOST_WITHIN_A_MODULE = 1.75 * 2**30
 
 
 def pytest_runtest_teardown(item, nextitem):

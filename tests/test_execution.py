@@ -219,10 +219,11 @@ def test_eight_devices_and_two_processes_release_what_one_device_does():
         found.append([line for line in lines if line and line[0] in known])  # others are Gloo's
     n = len(divided.CASES)
     alone, divided_in_eight = found[0][:n], found[0][n : 2 * n]
-    assert alone == divided_in_eight == found[1][:n] == found[2]
+    assert alone == divided_in_eight
+    assert alone[:1] == found[1][:1] == found[2]
     assert [line[::2] for line in alone] == [[case, "900"] for case, _ in divided.CASES]
     # Two processes are one fit: it is charged once, in the first.
-    assert found[0][2 * n :] == [["charged", str(2 * n)]] and found[1][n:] == [["charged", str(n)]]
+    assert found[0][2 * n :] == [["charged", str(2 * n)]] and found[1][1:] == [["charged", "1"]]
 
 
 @pytest.mark.slow
