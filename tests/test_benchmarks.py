@@ -365,7 +365,7 @@ def test_topics_are_scored_by_words_that_are_left_out():
     )
     assert truth < batch < unigram < uniform and truth < online
     assert ours == online and records["epsilon 1"]["closed"] == pytest.approx(1)
-    assert all(len(topics.row_of(record)) == 8 for record in records.values())
+    assert all(len(topics.row_of(record)) == 9 for record in records.values())
     assert records["epsilon 1"]["coverage"] == [1], "topics in another order are matched"
     only = topics.run("simulated", corpus, (1.0,), 1, fit, scikit_learn=False)
     assert [record["line"] for record in only] == [*lines[:3], "epsilon 1"] and len(
