@@ -264,6 +264,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
     def _planned(self, facts: Facts) -> Plan:
         """Plan of a fit, from public facts alone."""
         from skdpbayes.plans.plan import make_plan
+        from skdpbayes.plans.registry import check_special
         from skdpbayes.plans.report import Told
 
         own = self._parameters()
@@ -280,6 +281,9 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
             earlier=vars(self).get("privacy_spent_"),  # `clone` starts afresh
         )
         settings = self._settings(facts)
+        if settings.solver in self._automatic:
+            check_special(task.solver, own)
+            settings = replace(settings, solver=task.solver)
 
         def made_up(n_rows: int) -> Records:
             reader, owner = self._reader(), clone(self)

@@ -19,6 +19,7 @@ from skdpbayes.estimators._program import ProgramEstimator, name_of
 from skdpbayes.facts import Facts, Field
 from skdpbayes.intake.fields import FieldRows, facts_of, typed
 from skdpbayes.intake.rows import dense
+from skdpbayes.plans.settings import Task
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
@@ -78,9 +79,11 @@ class DPNumPyroModel(ProgramEstimator):
     delta : float, default=1e-5
         Probability with which the privacy bound may fail; well below one over the number of
         records.
-    solver : {"dpvi", "na-dpvi", "sgld"}, default="dpvi"
+    solver : {"auto", "dpvi", "na-dpvi", "sgld"}, default="auto"
         As in `DPBayesianLogisticRegression`. "na-dpvi" replaces each prior by a normal one with the
-        same quantiles.
+        same quantiles. "auto" is "na-dpvi" for models with up to 100 parameters whose fit clipping
+        does not bias (``docs/numpyro-clipping.md``), and "dpvi" for others, without noise, and
+        where `guide` or `learning_rate` is set.
     public : dict, default=None
         Public arguments of the model, which hold no records: tables of groups, sizes,
         hyper-parameters. Arrays, lists and floats are passed as arrays, other values unchanged.
@@ -160,7 +163,7 @@ class DPNumPyroModel(ProgramEstimator):
         *,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        solver: str = "dpvi",
+        solver: str = "auto",
         public: dict[str, Any] | None = None,
         adjacency: str = "zero_out",
         numerics: str = "secure",
@@ -197,6 +200,7 @@ class DPNumPyroModel(ProgramEstimator):
         self.verbose = verbose
 
     _record = "record"
+    _automatic = ("auto",)
     _fitted = (*ProgramEstimator._fitted, "params_", "_amortised")
 
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
@@ -298,6 +302,19 @@ class DPNumPyroModel(ProgramEstimator):
     def _program(self, facts: Facts) -> tuple[Callable[..., Any], dict[str, Any]]:
         del facts
         return self.model, self.public or {}
+
+    def _task(self, facts: Facts) -> Task:
+        from skdpbayes.plans.gradients import n_parameters
+
+        task = super()._task(facts)
+        fits_na_dpvi = (
+            math.isfinite(self.epsilon)
+            and self.guide == "auto"
+            and self.learning_rate is None
+            and task.model.model.program.unbiased
+            and n_parameters(task.model.model) <= self._defaults.full_rank_up_to
+        )
+        return task._replace(solver="na-dpvi" if fits_na_dpvi else "dpvi")
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         """Names only; their values are public by declaration."""

@@ -96,6 +96,7 @@ from skdpbayes.solvers.simulated_rows import (
 
 _BLOCKS = 32  # of rounds, over which averages are kept
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
+_SMALL_CURVATURE = 0.25  # over the median
 _ROOM = 0.7  # norm of a row of a person, over that of a lone row
 
 
@@ -318,7 +319,7 @@ class NADPVI:
             return found_with(model, rows, self.clipping_norm, start, state.blocks, state.known)
         unclear = _look(model, state).unclear
         information, linear = _learnt(model, state, asked, unclear)
-        reported = _learnt(model, state, estimated, unclear)
+        reported = _learnt(model, state, _surely(estimated, state.known), unclear)
         precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
         likelihood = Likelihood(information, linear, reported[0])
         return Found(state.theta, precision, likelihood, jnp.ones(()))
@@ -478,6 +479,19 @@ def _asked(model: Model, state: TraceState) -> jax.Array:
 def _estimated(model: Model, state: TraceState) -> jax.Array:
     """Curvature of the reported covariance."""
     return _positive(model, _denoised(estimated_curvature, model, state.known))
+
+
+def _surely(curvature: jax.Array, known: Curvature) -> jax.Array:
+    """Curvature without what is small among the others and may be noise.
+
+    The best estimate of an eigenvalue within the noise is near those of the others. That of a
+    parameter of which records tell much less, as of a dispersion beside coefficients, is then too
+    large by luck alone, and too narrow an interval is worse than that of the prior.
+    """
+    values, vectors = jnp.linalg.eigh(curvature, symmetrize_input=False)
+    error = jnp.sqrt(2 * known.variance).astype(curvature.dtype)  # of a diagonal entry
+    doubted = values < jnp.minimum(error, _SMALL_CURVATURE * jnp.median(values))
+    return (vectors * jnp.where(doubted, 0, values)) @ vectors.T
 
 
 def _positive(model: Model, curvature: jax.Array) -> jax.Array:

@@ -102,6 +102,43 @@ def test_a_guide_of_the_users_finds_the_exact_posterior_without_noise(guide):
     assert 0.99 < private.privacy_spent_.epsilon <= 1
 
 
+def wide(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([101]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(x @ w[:2], 1.0), obs=y)
+
+
+def with_a_factor(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.factor("likelihood", -0.5 * (x @ w - (0.0 if y is None else y)) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "solver"),
+    [
+        (linear, {}, "na-dpvi"),
+        (linear, {"n_steps": 10, "sampling_rate": 0.1, "clipping_norm": 2.0}, "na-dpvi"),
+        (linear, {"adjacency": "add_remove", "sampling_rate": 0.1}, "na-dpvi"),
+        (linear, {"epsilon": np.inf}, "dpvi"),
+        (linear, {"guide": "mean_field"}, "dpvi"),
+        (linear, {"guide": own_guide}, "dpvi"),
+        (linear, {"learning_rate": 0.1}, "dpvi"),
+        (wide, {}, "dpvi"),
+        (with_a_factor, {}, "dpvi"),  # clipping biases it
+    ],
+)
+def test_the_model_and_the_parameters_choose_the_solver(function, changes, solver):
+    plan = DPNumPyroModel(function, **changes).plan(N, 2)
+    assert plan.solver_name == solver
+    assert repr(plan).startswith(f"Plan(DPNumPyroModel by '{solver}'")
+
+
+def test_a_parameter_of_another_solver_than_the_chosen_one_is_refused():
+    with pytest.raises(ValueError, match="n_chains=2 needs solver='sgld'; 'na-dpvi' has no such"):
+        DPNumPyroModel(linear, n_chains=2).plan(N, 2)
+
+
 @pytest.mark.slow
 def test_under_noise_it_is_the_logistic_regression_that_knows_its_bounds():
     own = DPNumPyroModel(logistic, epsilon=1.0, random_state=0, n_posterior_samples=100).fit(
@@ -607,7 +644,8 @@ def test_private_intervals_of_small_groups_hold(epsilon, error):
 def test_the_spread_of_groups_can_be_learnt():
     fitted = hierarchical(group_scale=None, epsilon=5.0).fit(frame(), GROUP_LABELS)
     spread = fitted.posterior_samples_["group_scale"]
-    assert (spread > 0).all() and 0.1 < spread.mean() < 0.7  # 0.8 a priori
+    assert (spread > 0).all() and 0.4 < spread.mean() < 1.1
+    assert spread.std() < 0.35  # 0.6 a priori
 
 
 @pytest.mark.parametrize(
@@ -630,10 +668,10 @@ def test_the_ready_made_estimator_is_its_model():
     codes = np.unique(GROUPS, return_inverse=True)[1]
     public = {"group_features": np.ones((3, 1)), "prior_scale": 1.0, "group_scale": 1.0}
     records = {"x": np.column_stack([X, np.ones(N)]), "group": codes, "y": GROUP_LABELS}
-    own = DPNumPyroModel(hierarchical_logistic, public=public, epsilon=1.0, random_state=0).fit(
+    own = DPNumPyroModel(hierarchical_logistic, public=public, solver="dpvi", random_state=0).fit(
         records
     )
-    ready = hierarchical(epsilon=1.0).fit(frame(), GROUP_LABELS)
+    ready = hierarchical(epsilon=1.0, solver="dpvi").fit(frame(), GROUP_LABELS)
     np.testing.assert_allclose(own.posterior_.mean, ready.posterior_.mean, atol=1e-5)
     low, high = ready.predict_interval(frame(), 0.9)
     weights = ready.posterior_samples_["weights"].astype(float)

@@ -13,6 +13,8 @@ from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, 
 from skdpbayes.calibration import simulate
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.records import Records
+from skdpbayes.solvers.na_dpvi import _surely
+from skdpbayes.solvers.released_curvature import Curvature
 
 N = 2000
 
@@ -103,6 +105,22 @@ def one_logit():
         return weights[0], 0, {"x": x, "y": y.astype(jnp.int32)}
 
     return simulator_of(estimator.plan(N, 2), draw)
+
+
+@pytest.mark.parametrize(
+    ("values", "noise", "expected"),
+    [
+        ([400, 350, 20], 21, [400, 350, 0]),  # within a standard error, and far below the others
+        ([400, 350, 20], 19, [400, 350, 20]),
+        ([40, 35, 9], 21, [40, 35, 9]),  # about as large as the others
+        ([400, 350, 20], 0, [400, 350, 20]),
+    ],
+)
+def test_a_small_curvature_that_may_be_noise_is_none(values, noise, expected):
+    known = Curvature.none(3)._replace(kept_variance=jnp.float32(noise**2 / 2))
+    axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
+    found = _surely(jnp.asarray((axes * values) @ axes.T), known)
+    np.testing.assert_allclose(found, (axes * expected) @ axes.T, atol=1e-3)
 
 
 @pytest.mark.slow
