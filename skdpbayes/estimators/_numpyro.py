@@ -82,8 +82,8 @@ class DPNumPyroModel(ProgramEstimator):
     solver : {"auto", "dpvi", "na-dpvi", "sgld"}, default="auto"
         As in `DPBayesianLogisticRegression`. "na-dpvi" replaces each prior by a normal one with the
         same quantiles. "auto" is "na-dpvi" for models with up to 100 parameters whose fit clipping
-        does not bias (``docs/numpyro-clipping.md``), and "dpvi" for others, without noise, and
-        where `guide` or `learning_rate` is set.
+        does not bias (``docs/numpyro-clipping.md``). It is "dpvi" for others, by persons, without
+        noise, and where `guide` or `learning_rate` is set.
     public : dict, default=None
         Public arguments of the model, which hold no records: tables of groups, sizes,
         hyper-parameters. Arrays, lists and floats are passed as arrays, other values unchanged.
@@ -309,6 +309,7 @@ class DPNumPyroModel(ProgramEstimator):
         task = super()._task(facts)
         fits_na_dpvi = (
             math.isfinite(self.epsilon)
+            and not self._by_person
             and self.guide == "auto"
             and self.learning_rate is None
             and task.model.model.program.unbiased

@@ -121,6 +121,7 @@ def with_a_factor(x, y=None):
         (linear, {"n_steps": 10, "sampling_rate": 0.1, "clipping_norm": 2.0}, "na-dpvi"),
         (linear, {"adjacency": "add_remove", "sampling_rate": 0.1}, "na-dpvi"),
         (linear, {"epsilon": np.inf}, "dpvi"),
+        (linear, {"max_rows_per_person": 2}, "dpvi"),
         (linear, {"guide": "mean_field"}, "dpvi"),
         (linear, {"guide": own_guide}, "dpvi"),
         (linear, {"learning_rate": 0.1}, "dpvi"),
