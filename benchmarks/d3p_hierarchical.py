@@ -135,10 +135,16 @@ def listing(x, group, y=None, *, features):
 
 
 def as_a_user(problem: Problem, level: float, seed: int, **parameters: Any) -> DPNumPyroModel:
-    """That model, fitted as any other."""
+    """That model, fitted by `dpvi`, as d3p fits it."""
     public, delta = {"features": problem.features}, 1 / problem.x.shape[1]
     model = DPNumPyroModel(
-        listing, epsilon=level, delta=delta, public=public, random_state=seed, **parameters
+        listing,
+        epsilon=level,
+        delta=delta,
+        solver="dpvi",
+        public=public,
+        random_state=seed,
+        **parameters,
     )
     return model.fit({"x": problem.x[0], "group": problem.group[0], "y": problem.y[0]})
 

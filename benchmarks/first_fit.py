@@ -176,11 +176,11 @@ EXAMPLES = {
     "hierarchical": Example(
         "DPHierarchicalLogisticRegression",
         _grouped,
-        ("dpvi", "na-dpvi", "sgld"),
+        ("na-dpvi", "dpvi", "sgld"),
         {"groups": 3, "epsilon": 2.0, "classes": [0, 1]},
     ),
     "numpyro": Example(
-        "DPNumPyroModel", _counts, ("dpvi", "na-dpvi", "sgld"), {"epsilon": 1.0}, _poisson_model
+        "DPNumPyroModel", _counts, ("na-dpvi", "dpvi", "sgld"), {"epsilon": 1.0}, _poisson_model
     ),
     "autoencoder": Example(
         "DPVariationalAutoencoder",

@@ -114,7 +114,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
 
     # Solvers that could take the model but are not offered, with the reason.
     _refused: ClassVar[dict[str, str]] = {}
-    _automatic: ClassVar[tuple[str, ...]] = ()  # values of `solver` for which facts decide
+    _automatic: ClassVar[tuple[str, ...]] = ()  # values of `solver`: facts or the model decide
 
     @property
     def _privacy_unit(self) -> str:
@@ -281,7 +281,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
             earlier=vars(self).get("privacy_spent_"),  # `clone` starts afresh
         )
         settings = self._settings(facts)
-        if settings.solver in self._automatic:
+        if task.solver is not None and settings.solver in self._automatic:
             check_special(task.solver, own)
             settings = replace(settings, solver=task.solver)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _BLOCK = 1024  # records predicted at a time
 _FEW = 128  # the same, where there is a number for each posterior draw
 _REPEATS = 4  # responses for each posterior draw, in intervals
+_MANY_RECORDS = 20_000  # of which rounds of all records take longer than the batches of "dpvi"
 _LOCAL_DRAWS = 100  # of the latent sites of a record, where no other site has a posterior
 
 
@@ -81,9 +82,9 @@ class DPNumPyroModel(ProgramEstimator):
         records.
     solver : {"auto", "dpvi", "na-dpvi", "sgld"}, default="auto"
         As in `DPBayesianLogisticRegression`. "na-dpvi" replaces each prior by a normal one with the
-        same quantiles. "auto" is "na-dpvi" for models with up to 100 parameters whose fit clipping
-        does not bias (``docs/numpyro-clipping.md``). It is "dpvi" for others, by persons, without
-        noise, and where `guide` or `learning_rate` is set.
+        same 5% and 95% quantiles. "auto" is "na-dpvi" for models with up to 100 parameters and
+        20 000 records whose fit clipping does not bias (``docs/numpyro-clipping.md``). It is "dpvi"
+        for others, by persons, without noise, and where `guide` or `learning_rate` is set.
     public : dict, default=None
         Public arguments of the model, which hold no records: tables of groups, sizes,
         hyper-parameters. Arrays, lists and floats are passed as arrays, other values unchanged.
@@ -123,8 +124,9 @@ class DPNumPyroModel(ProgramEstimator):
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Diagnostics of the solver. "dpvi": the last ``"clipping_norm"`` and, with a full-rank guide,
-        the ``"last_step"`` in posterior standard deviations; `fit` warns above 1.5.
+        Diagnostics of the solver. "na-dpvi": the ``"mean_weight"`` of a record. "dpvi": the last
+        ``"clipping_norm"`` and, with a full-rank guide, the ``"last_step"`` in posterior standard
+        deviations; `fit` warns above 1.5.
     n_iter_ : int
         Number of rounds run.
     n_features_in_, feature_names_in_
@@ -304,18 +306,20 @@ class DPNumPyroModel(ProgramEstimator):
         return self.model, self.public or {}
 
     def _task(self, facts: Facts) -> Task:
+        """That of programs, with the solver that "auto" stands for."""
         from skdpbayes.plans.gradients import n_parameters
 
         task = super()._task(facts)
-        fits_na_dpvi = (
+        suits_na_dpvi = (
             math.isfinite(self.epsilon)
             and not self._by_person
+            and (facts.n_rows or 0) <= _MANY_RECORDS
             and self.guide == "auto"
             and self.learning_rate is None
             and task.model.model.program.unbiased
             and n_parameters(task.model.model) <= self._defaults.full_rank_up_to
         )
-        return task._replace(solver="na-dpvi" if fits_na_dpvi else "dpvi")
+        return task._replace(solver="na-dpvi" if suits_na_dpvi else "dpvi")
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         """Names only; their values are public by declaration."""

@@ -53,15 +53,15 @@ class Bounds(NamedTuple):
 class Task(NamedTuple):
     """A model, public bounds of its records, and reasons that void the guarantee.
 
-    `costly`: whether empty slots of a batch are expensive. `solver`: the one for this model, where
-    the estimator's is "auto" and its parameters do not decide.
+    `costly`: whether empty slots of a batch are expensive. `solver`: what "auto" stands for, where
+    that depends on the model.
     """
 
     model: Any
     bounds: Bounds
     voided_by: tuple[str, ...] = ()
     costly: bool = False
-    solver: str = ""
+    solver: str | None = None
 
 
 class Planned(NamedTuple):

@@ -96,7 +96,7 @@ from skdpbayes.solvers.simulated_rows import (
 
 _BLOCKS = 32  # of rounds, over which averages are kept
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
-_SMALL_CURVATURE = 0.25  # over the median
+_DOUBTFUL_BELOW = 0.25  # of the median eigenvalue
 _ROOM = 0.7  # norm of a row of a person, over that of a lone row
 
 
@@ -319,7 +319,7 @@ class NADPVI:
             return found_with(model, rows, self.clipping_norm, start, state.blocks, state.known)
         unclear = _look(model, state).unclear
         information, linear = _learnt(model, state, asked, unclear)
-        reported = _learnt(model, state, _surely(estimated, state.known), unclear)
+        reported = _learnt(model, state, _without_doubtful(estimated, state.known), unclear)
         precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
         likelihood = Likelihood(information, linear, reported[0])
         return Found(state.theta, precision, likelihood, jnp.ones(()))
@@ -481,17 +481,16 @@ def _estimated(model: Model, state: TraceState) -> jax.Array:
     return _positive(model, _denoised(estimated_curvature, model, state.known))
 
 
-def _surely(curvature: jax.Array, known: Curvature) -> jax.Array:
-    """Curvature without what is small among the others and may be noise.
+def _without_doubtful(curvature: jax.Array, known: Curvature) -> jax.Array:
+    """Curvature whose eigenvalues within the noise, and far below the others, are zero.
 
-    The best estimate of an eigenvalue within the noise is near those of the others. That of a
-    parameter of which records tell much less, as of a dispersion beside coefficients, is then too
-    large by luck alone, and too narrow an interval is worse than that of the prior.
+    Denoising draws an eigenvalue within the noise to the others. Of some parameters, such as a
+    dispersion beside coefficients, records tell far less: intervals would be too narrow.
     """
     values, vectors = jnp.linalg.eigh(curvature, symmetrize_input=False)
     error = jnp.sqrt(2 * known.variance).astype(curvature.dtype)  # of a diagonal entry
-    doubted = values < jnp.minimum(error, _SMALL_CURVATURE * jnp.median(values))
-    return (vectors * jnp.where(doubted, 0, values)) @ vectors.T
+    doubtful = values < jnp.minimum(error, _DOUBTFUL_BELOW * jnp.median(values))
+    return (vectors * jnp.where(doubtful, 0, values)) @ vectors.T
 
 
 def _positive(model: Model, curvature: jax.Array) -> jax.Array:

@@ -135,6 +135,11 @@ def test_the_model_and_the_parameters_choose_the_solver(function, changes, solve
     assert repr(plan).startswith(f"Plan(DPNumPyroModel by '{solver}'")
 
 
+def test_more_records_are_taken_in_batches():
+    model = DPNumPyroModel(linear)
+    assert [model.plan(n, 2).solver_name for n in (20_000, 20_001)] == ["na-dpvi", "dpvi"]
+
+
 def test_a_parameter_of_another_solver_than_the_chosen_one_is_refused():
     with pytest.raises(ValueError, match="n_chains=2 needs solver='sgld'; 'na-dpvi' has no such"):
         DPNumPyroModel(linear, n_chains=2).plan(N, 2)

@@ -76,10 +76,9 @@ def main(devices, process=None, n_processes=None, *more):
     report.now = lambda: f"2030-01-01T00:00:0{process or 0}+00:00"  # clocks differ
     epsilon = 50.0 if "disagree" in more and process else 1.0
     ledger = PrivacyLedger(epsilon=5.0, delta=1e-3) if not process else None
+    cases = CASES if process is None else CASES[:1]  # programs take long to compile
     for where in (None, "all") if process is None else ("all",):
-        for solver, settings in (
-            CASES if process is None else CASES[:1]
-        ):  # programs take long to compile
+        for solver, settings in cases:
             with skdpbayes.execution(devices=where):
                 model = fitted(solver, settings, X, y, ledger=ledger, seed=seed, epsilon=epsilon)
             print(solver, digest(model), model.privacy_spent_.public["n_samples"], flush=True)

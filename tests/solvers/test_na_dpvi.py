@@ -13,7 +13,7 @@ from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, 
 from skdpbayes.calibration import simulate
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.records import Records
-from skdpbayes.solvers.na_dpvi import _surely
+from skdpbayes.solvers.na_dpvi import _without_doubtful
 from skdpbayes.solvers.released_curvature import Curvature
 
 N = 2000
@@ -119,7 +119,7 @@ def one_logit():
 def test_a_small_curvature_that_may_be_noise_is_none(values, noise, expected):
     known = Curvature.none(3)._replace(kept_variance=jnp.float32(noise**2 / 2))
     axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
-    found = _surely(jnp.asarray((axes * values) @ axes.T), known)
+    found = _without_doubtful(jnp.asarray((axes * values) @ axes.T), known)
     np.testing.assert_allclose(found, (axes * expected) @ axes.T, atol=1e-3)
 
 
