@@ -231,7 +231,7 @@ def run(
                 if corpus.topics is not None and not line.startswith("scikit-learn"):
                     covered.append(coverage(model, corpus.topics))
                     posterior = getattr(model, "posterior_", None)
-                    if isinstance(posterior, TopicsPosterior):
+                    if isinstance(posterior, TopicsPosterior) and np.all(posterior.noise > 0):
                         order = _matched(model, corpus.topics)
                         exact.append(exact_coverage(posterior, order, corpus.topics))
                 learnt.append(getattr(model, "n_topics_learnt_", math.nan))

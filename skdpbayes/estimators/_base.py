@@ -374,7 +374,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
             checkpoint.paid = saved.paid if saved and has_paid else (self._entries() or [""])[-1]
         self._warn_before(rows.facts)
         if self._parameters().get("verbose"):
-            print(f"[{type(self).__name__}] {self._parameters()['solver']}: {plan.report!r}")
+            print(f"[{type(self).__name__}] {plan.solver_name}: {plan.report!r}")
             for hint in plan.hints:
                 print(f"[{type(self).__name__}] {hint}")
         for name in self._fitted:  # an interrupted refit leaves no old model beside a new report

@@ -83,8 +83,9 @@ class DPNumPyroModel(ProgramEstimator):
     solver : {"auto", "dpvi", "na-dpvi", "sgld"}, default="auto"
         As in `DPBayesianLogisticRegression`. "na-dpvi" replaces each prior by a normal one with the
         same 5% and 95% quantiles. "auto" is "na-dpvi" for models with up to 100 parameters and
-        20 000 records whose fit clipping does not bias (``docs/numpyro-clipping.md``). It is "dpvi"
-        for others, by persons, without noise, and where `guide` or `learning_rate` is set.
+        20 000 records whose fit clipping does not bias (``docs/numpyro-clipping.md``), and whose
+        priors that are not normal depend on no other site. It is "dpvi" for others, by persons,
+        without noise, and where `guide` or `learning_rate` is set.
     public : dict, default=None
         Public arguments of the model, which hold no records: tables of groups, sizes,
         hyper-parameters. Arrays, lists and floats are passed as arrays, other values unchanged.
@@ -307,17 +308,20 @@ class DPNumPyroModel(ProgramEstimator):
 
     def _task(self, facts: Facts) -> Task:
         """That of programs, with the solver that "auto" stands for."""
+        from skdpbayes.models.numpyro.reduced import Reduced
         from skdpbayes.plans.gradients import n_parameters
 
         task = super()._task(facts)
+        learnt = task.model.model
         suits_na_dpvi = (
             math.isfinite(self.epsilon)
             and not self._by_person
             and (facts.n_rows or 0) <= _MANY_RECORDS
             and self.guide == "auto"
             and self.learning_rate is None
-            and task.model.model.program.unbiased
-            and n_parameters(task.model.model) <= self._defaults.full_rank_up_to
+            and learnt.program.unbiased
+            and n_parameters(learnt) <= self._defaults.full_rank_up_to
+            and (learnt.model if isinstance(learnt, Reduced) else learnt).has_independent_priors()
         )
         return task._replace(solver="na-dpvi" if suits_na_dpvi else "dpvi")
 

@@ -319,7 +319,7 @@ class NADPVI:
             return found_with(model, rows, self.clipping_norm, start, state.blocks, state.known)
         unclear = _look(model, state).unclear
         information, linear = _learnt(model, state, asked, unclear)
-        reported = _learnt(model, state, _without_doubtful(estimated, state.known), unclear)
+        reported = _learnt(model, state, estimated, unclear)
         precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
         likelihood = Likelihood(information, linear, reported[0])
         return Found(state.theta, precision, likelihood, jnp.ones(()))
@@ -478,7 +478,10 @@ def _asked(model: Model, state: TraceState) -> jax.Array:
 
 def _estimated(model: Model, state: TraceState) -> jax.Array:
     """Curvature of the reported covariance."""
-    return _positive(model, _denoised(estimated_curvature, model, state.known))
+    h = _denoised(estimated_curvature, model, state.known)
+    if knows_responses(model):  # of other models columns or coordinates are alike
+        h = _without_doubtful(h, state.known)
+    return _positive(model, h)
 
 
 def _without_doubtful(curvature: jax.Array, known: Curvature) -> jax.Array:

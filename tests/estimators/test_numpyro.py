@@ -102,10 +102,13 @@ def test_a_guide_of_the_users_finds_the_exact_posterior_without_noise(guide):
     assert 0.99 < private.privacy_spent_.epsilon <= 1
 
 
-def wide(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([101]).to_event(1))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(x @ w[:2], 1.0), obs=y)
+def wide(n):
+    def function(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([n]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w[:2], 1.0), obs=y)
+
+    return function
 
 
 def with_a_factor(x, y=None):
@@ -114,18 +117,32 @@ def with_a_factor(x, y=None):
         numpyro.factor("likelihood", -0.5 * (x @ w - (0.0 if y is None else y)) ** 2)
 
 
+def with_a_spread(law):
+    def function(x, y=None):
+        tau = numpyro.sample("tau", dist.HalfNormal(1.0))
+        w = numpyro.sample("w", law(tau).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    return function
+
+
 @pytest.mark.parametrize(
     ("function", "changes", "solver"),
     [
         (linear, {}, "na-dpvi"),
+        (with_a_spread(lambda tau: dist.Normal(0.0, tau)), {}, "na-dpvi"),
+        (with_a_spread(lambda tau: dist.Laplace(0.0, 1.0)), {}, "na-dpvi"),
+        (with_a_spread(lambda tau: dist.Laplace(0.0, tau)), {}, "dpvi"),  # whose prior it keeps
         (linear, {"n_steps": 10, "sampling_rate": 0.1, "clipping_norm": 2.0}, "na-dpvi"),
         (linear, {"adjacency": "add_remove", "sampling_rate": 0.1}, "na-dpvi"),
-        (linear, {"epsilon": np.inf}, "dpvi"),
+        (logistic, {"epsilon": np.inf}, "dpvi"),
         (linear, {"max_rows_per_person": 2}, "dpvi"),
         (linear, {"guide": "mean_field"}, "dpvi"),
         (linear, {"guide": own_guide}, "dpvi"),
         (linear, {"learning_rate": 0.1}, "dpvi"),
-        (wide, {}, "dpvi"),
+        (wide(100), {}, "na-dpvi"),
+        (wide(101), {}, "dpvi"),
         (with_a_factor, {}, "dpvi"),  # clipping biases it
     ],
 )
@@ -138,6 +155,8 @@ def test_the_model_and_the_parameters_choose_the_solver(function, changes, solve
 def test_more_records_are_taken_in_batches():
     model = DPNumPyroModel(linear)
     assert [model.plan(n, 2).solver_name for n in (20_000, 20_001)] == ["na-dpvi", "dpvi"]
+    private = DPNumPyroModel(linear, adjacency="add_remove", sampling_rate=0.1)
+    assert {private.plan(n, 2).solver_name for n in (None, 10, 20_001)} == {"na-dpvi"}
 
 
 def test_a_parameter_of_another_solver_than_the_chosen_one_is_refused():

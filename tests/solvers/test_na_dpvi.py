@@ -5,15 +5,23 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from jax import enable_x64
 from scipy.special import expit
 
 from benchmarks._idealised import final_state
-from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, inference
+from skdpbayes import (
+    DPBayesianLinearRegression,
+    DPBayesianLogisticRegression,
+    DPNumPyroModel,
+    inference,
+)
 from skdpbayes.calibration import simulate
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.records import Records
-from skdpbayes.solvers.na_dpvi import _without_doubtful
+from skdpbayes.solvers.na_dpvi import _estimated, _without_doubtful
 from skdpbayes.solvers.released_curvature import Curvature
 
 N = 2000
@@ -121,6 +129,31 @@ def test_a_small_curvature_that_may_be_noise_is_none(values, noise, expected):
     axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
     found = _without_doubtful(jnp.asarray((axes * values) @ axes.T), known)
     np.testing.assert_allclose(found, (axes * expected) @ axes.T, atol=1e-3)
+
+
+def line(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def test_of_models_whose_coordinates_may_differ_alone():
+    planned = DPNumPyroModel(line, solver="na-dpvi").plan(N, 3)
+    mine, solver = planned.model.model, planned.solver.solver
+    other = (
+        DPBayesianLogisticRegression(classes=[0, 1], fit_intercept=False, solver="dpvi")
+        .plan(N, 3)
+        .model
+    )  # as it is in coordinates
+    known = Curvature.none(3)._replace(
+        kept_matrix=jnp.diag(jnp.array([4000.0, 3500, 10])), kept_variance=jnp.float32(200)
+    )
+    with enable_x64(True):
+        state = solver.init(mine, None)._replace(known=known)
+        small, kept = (jnp.linalg.eigvalsh(_estimated(m, state))[0] for m in (mine, other))
+        assert 0 < small < 1e-3 and kept > 5
+        found = solver.found(mine, state)  # no curvature is no trouble
+        assert np.isfinite(found.precision).all() and found.precision[2, 2] == pytest.approx(1, rel=1e-4)
 
 
 @pytest.mark.slow

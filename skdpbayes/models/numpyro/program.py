@@ -32,6 +32,7 @@ from skdpbayes.models.numpyro.laws import cut_short, inner_law, parted, points, 
 from skdpbayes.models.protocols import Contribution, Number, Params, Record, Response
 from skdpbayes.models.responses import information, typical_length
 
+_POINTS = 8  # at which priors are compared
 _MOST = 12.0  # by which the logarithm of typical lengths changes
 
 MOST_RESPONSES = 10
@@ -357,6 +358,28 @@ class NumPyroModel:
         placed, _ = self._traced(params, self.program.example(1))
         return placed.log_prior
 
+    def has_independent_priors(self) -> bool:
+        """Whether no site's prior, in its coordinates, depends on another site, at random points.
+
+        Those of normal sites are standard normal. A site that is not normal may depend on others,
+        as ``Laplace(0, tau)`` does.
+        """
+        sites = self.program.sites
+        odd = [site.name for site in sites if not site.normal]
+        if not odd or len(sites) == 1:
+            return True
+        rng = np.random.default_rng(0)
+        one, other = (
+            {
+                site.name: rng.normal(size=(_POINTS, *site.shape)).astype(np.float32)
+                for site in sites
+            }
+            for _ in range(2)
+        )
+        pairs = [(one | {name: other[name]}, other | {name: one[name]}) for name in odd]
+        sums = jax.device_get(_sums_of_priors(self, [(one, other), *pairs]))
+        return bool(np.allclose(sums, sums[0], rtol=1e-3, atol=1e-3))
+
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record: of the observed sites, for a batch of this record alone."""
         _, sites = self._traced(params, jax.tree.map(lambda x: x[None], record))
@@ -525,3 +548,10 @@ def coordinates(model: NumPyroModel, values: Mapping[str, Any], key):
         if site.name in values:
             log_prior = log_prior + jnp.sum(law.log_prob(value))
     return params, log_prior
+
+
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
+def _sums_of_priors(model, pairs):
+    """Sum of the log densities of each pair of points, of which there are several."""
+    density = jax.vmap(model.log_prior)
+    return jnp.stack([density(one) + density(other) for one, other in pairs])
