@@ -153,7 +153,9 @@ def test_of_models_whose_coordinates_may_differ_alone():
         small, kept = (jnp.linalg.eigvalsh(_estimated(m, state))[0] for m in (mine, other))
         assert 0 < small < 1e-3 and kept > 5
         found = solver.found(mine, state)  # no curvature is no trouble
-        assert np.isfinite(found.precision).all() and found.precision[2, 2] == pytest.approx(1, rel=1e-4)
+        assert np.isfinite(found.precision).all() and found.precision[2, 2] == pytest.approx(
+            1, rel=1e-4
+        )
 
 
 @pytest.mark.slow
