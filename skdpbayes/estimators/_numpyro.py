@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BLOCK = 1024  # records predicted at a time
 _FEW = 128  # the same, where there is a number for each posterior draw
 _REPEATS = 4  # responses for each posterior draw, in intervals
-_MANY_RECORDS = 20_000  # of which rounds of all records take longer than the batches of "dpvi"
+_MANY_RECORDS = 20_000  # beyond, 200 rounds of all take far longer than the batches of "dpvi"
 _LOCAL_DRAWS = 100  # of the latent sites of a record, where no other site has a posterior
 
 
@@ -312,6 +312,8 @@ class DPNumPyroModel(ProgramEstimator):
         from skdpbayes.plans.gradients import n_parameters
 
         task = super()._task(facts)
+        if self.solver not in self._automatic:
+            return task
         learnt = task.model.model
         suits_na_dpvi = (
             math.isfinite(self.epsilon)
