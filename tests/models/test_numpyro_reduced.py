@@ -86,7 +86,10 @@ def test_sites_that_are_not_normal_stay_as_they_are():
     "function",
     [
         level(spread=lambda effects: positive("tau", jnp.exp(effects[0, 0]))(effects)),
-        level(spread=lambda effects: numpyro.sample("tau", dist.HalfNormal(1).expand([3, 2]))),
+        pytest.param(
+            level(spread=lambda effects: numpyro.sample("tau", dist.HalfNormal(1).expand([3, 2]))),
+            marks=pytest.mark.slow,
+        ),
         level(spread=positive("tau"), noise=positive("sigma")),
         pytest.param(
             level(mean=lambda effects: jnp.asarray(TABLE) @ effects**2), marks=pytest.mark.slow
@@ -95,14 +98,16 @@ def test_sites_that_are_not_normal_stay_as_they_are():
             level(mean=lambda effects: jnp.asarray(TABLE) @ jnp.maximum(effects, 0)),
             marks=pytest.mark.slow,
         ),
-        level(spread=lambda effects: jnp.exp(effects[0])),
+        pytest.param(level(spread=lambda effects: jnp.exp(effects[0])), marks=pytest.mark.slow),
         level(
             noise=positive("sigma", lambda effects: jnp.exp(effects[0, 0]))
         ),  # a prior that tells of the effects
         level(
             mean=lambda effects: jnp.asarray(TABLE) @ (effects + 4 * (effects > 0))
         ),  # slopes do not see a jump
-        level(noise=between),  # of one volume wherever it is, so that its prior does not tell
+        pytest.param(
+            level(noise=between), marks=pytest.mark.slow
+        ),  # of one volume wherever it is, so that its prior does not tell
         level(seen=True),  # records tell of effects themselves
     ],
     ids=[
