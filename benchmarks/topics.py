@@ -151,19 +151,27 @@ def exact_coverage(
     seen, scales = posterior.seen[order], posterior.scales
     of_topics = (seen * scales).sum(axis=1, keepdims=True)
     noise = np.broadcast_to(posterior.noise, seen.shape)[order] * scales / of_topics
-    grid = np.geomspace(1e-12, 1, 4000)
-    prior = grid**SPARSE * (1 - grid) ** (SPARSE * (topics.shape[1] - 1) - 1)
-    prior[0] += prior[0] / SPARSE / np.log(grid[1] / grid[0])  # mass of the prior below the grid
     rng, tails, covered = np.random.default_rng(0), ((1 - level) / 2, (1 + level) / 2), []
     for _ in range(3):
         for truth, sd in zip(topics, noise, strict=True):
             chosen = truth > LEAST
             truth, sd = truth[chosen, None], sd[chosen, None]
             released = truth + sd * rng.standard_normal(truth.shape)
+            grid, prior = _prior(sd.min() / 4, (truth + 8 * sd).max(), topics.shape[1])
             below = np.cumsum(prior * np.exp(-(((released - grid) / sd) ** 2) / 2), axis=1)
             low, high = ((below < tail * below[:, -1:]).sum(axis=1) for tail in tails)
             covered.append((grid[low] <= truth[:, 0]) & (truth[:, 0] <= grid[high]))
     return float(np.concatenate(covered).mean())
+
+
+def _prior(step: float, largest: float, n_words: int) -> tuple[np.ndarray, np.ndarray]:
+    """Grid of a word's probability, as fine as the noise asks for, and its prior masses."""
+    small = np.geomspace(1e-12, 20 * step, 1000, endpoint=False)
+    grid = np.append(small, np.arange(20 * step, min(largest, 1), step))
+    density = grid ** (SPARSE - 1) * (1 - grid) ** (SPARSE * (n_words - 1) - 1)
+    masses = density * np.gradient(grid)
+    masses[0] += grid[0] ** SPARSE / SPARSE  # below the grid
+    return grid, masses
 
 
 def references(corpus: Corpus) -> dict[str, float]:

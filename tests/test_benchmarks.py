@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -331,6 +332,20 @@ def test_the_papers_belief_networks_are_less_private_than_claimed():
         assert float(holds.lstrip(">")) > 3 * float(claimed)
 
 
+def test_exact_posteriors_cover_selected_words_less_where_noise_is_large():
+    rng, order = np.random.default_rng(0), np.arange(10)[::-1]
+    truth = rng.dirichlet(np.full(500, topics.SPARSE), 10)
+
+    def covered(noise):
+        counts = 1e4 * truth[order]
+        own = SimpleNamespace(seen=counts / 2, scales=np.full(500, 2.0), noise=5e3 * noise)
+        return topics.exact_coverage(own, order, truth)
+
+    # Where all is known the selection says nothing.
+    assert covered(1e-5) == pytest.approx(0.9, abs=0.02)
+    assert 0.7 < covered(1.5e-3) < 0.85
+
+
 @pytest.mark.slow
 def test_topics_are_scored_by_words_that_are_left_out():
     corpus = topics.simulated(holdout=False, n_train=300, n_test=100)
@@ -370,7 +385,7 @@ def test_topics_are_scored_by_words_that_are_left_out():
     only = topics.run("simulated", corpus, (1.0,), 1, fit, scikit_learn=False)
     assert [record["line"] for record in only] == [*lines[:3], "epsilon 1"] and len(
         topics.row_of(only[-1])
-    ) == 8
+    ) == 9
 
 
 def test_histograms_of_gradients_are_of_one_image_and_bounded():

@@ -308,7 +308,6 @@ class DPNumPyroModel(ProgramEstimator):
 
     def _task(self, facts: Facts) -> Task:
         """That of programs, with the solver that "auto" stands for."""
-        from skdpbayes.models.numpyro.reduced import Reduced
         from skdpbayes.plans.gradients import n_parameters
 
         task = super()._task(facts)
@@ -323,7 +322,7 @@ class DPNumPyroModel(ProgramEstimator):
             and self.learning_rate is None
             and learnt.program.unbiased
             and n_parameters(learnt) <= self._defaults.full_rank_up_to
-            and (learnt.model if isinstance(learnt, Reduced) else learnt).has_independent_priors()
+            and learnt.has_independent_priors()
         )
         return task._replace(solver="na-dpvi" if suits_na_dpvi else "dpvi")
 

@@ -1,7 +1,7 @@
 """Fits of records that are divided over devices or processes; run as a program, it prints digests.
 
 ``python divided.py DEVICES`` fits on one device and on so many, in one process, ``python divided.py PORT I N``
-in the I-th of N processes, each of which has some of the rows. ``... die`` ends the last process in
+in the I-th of N processes, each of which has some of the rows, and fits the first case (``... all``: all). ``... die`` ends the last process in
 the middle of its fit; ``... disagree`` gives it a larger epsilon.
 """
 
@@ -76,7 +76,8 @@ def main(devices, process=None, n_processes=None, *more):
     report.now = lambda: f"2030-01-01T00:00:0{process or 0}+00:00"  # clocks differ
     epsilon = 50.0 if "disagree" in more and process else 1.0
     ledger = PrivacyLedger(epsilon=5.0, delta=1e-3) if not process else None
-    cases = CASES if process is None else CASES[:1]  # programs take long to compile
+    # Programs take long to compile.
+    cases = CASES if process is None or "all" in more else CASES[:1]
     for where in (None, "all") if process is None else ("all",):
         for solver, settings in cases:
             with skdpbayes.execution(devices=where):

@@ -75,6 +75,10 @@ class Reduced:
         """Log density of the coordinates, up to a constant."""
         return self.model.log_prior(self._all(params))
 
+    def has_independent_priors(self) -> bool:
+        """Whether the prior of no site of the model depends on another site."""
+        return self.model.has_independent_priors()
+
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record."""
         return self.model.log_likelihood(self._all(params), record)
