@@ -32,7 +32,7 @@ class ProgramEstimator(PosteriorEstimator):
     _model: NumPyroModel
 
     _defaults = Defaults(
-        opening_shares=(0.05,),  # for the release that finds the clipping norm
+        opening_shares=(0.02, 0.05),  # for the releases that find the clipping norm and scales
         opening_words="the first release goes",
         full_rank_up_to=100,
         curvature_up_to=300,
@@ -80,7 +80,8 @@ class ProgramEstimator(PosteriorEstimator):
         from skdpbayes.models.numpyro.amortised import Amortised
         from skdpbayes.models.numpyro.reduced import reduced
         from skdpbayes.models.score_unit import AmortisedStart, WithScoreUnit
-        from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO, FAIR_RATIO
+        from skdpbayes.plans.gradients import n_parameters
+        from skdpbayes.solvers.gaussian_guides import TYPICAL_RATIO
 
         model, held = self._programmed(facts)
         share = _CLIPPED_POINTS if isinstance(model, Amortised) else _CLIPPED
@@ -98,11 +99,14 @@ class ProgramEstimator(PosteriorEstimator):
         learnt = model if whole else reduced(model, hyper=self.solver != "sgld")
         # The Fisher information of scores of this norm replaces the curvature that limits steps.
         bounds = Bounds(
-            typical=(norm, (FAIR_RATIO if learnt.one_response else CURVATURE_RATIO) * norm**2),
+            typical=(norm, TYPICAL_RATIO * norm**2),
             clip=norm,
             mean_curvature=(norm / factor) ** 2,
         )
-        opened = WithScoreUnit(learnt, found, np.float32(factor))
+        defaults = self._defaults
+        most = defaults.curvature_up_to if self.solver == "na-dpvi" else defaults.full_rank_up_to
+        scaled = not whole and self.solver != "sgld" and n_parameters(learnt) <= most
+        opened = WithScoreUnit(learnt, found, np.float32(factor), scaled)
         return Task(opened, bounds, voided_by)
 
     def _seem_to_hold_records(

@@ -48,6 +48,12 @@ def typical_length(response: Response) -> jax.Array:
     return jnp.sqrt(jnp.maximum(shares @ squares, _TINY))
 
 
+def typical_sizes(response: Response) -> jax.Array:
+    """Root mean squares of the entries of a record's possible scores, (P,)."""
+    slope, _, others, shares = _double(response)
+    return jnp.sqrt(shares @ jnp.square(others @ slope))
+
+
 def information(of_law: jax.Array, slope: jax.Array) -> Contribution:
     """Information (k, k) on the numbers of a law as one on the parameters, (P, P).
 

@@ -8,7 +8,7 @@ and `register` an entry. To add a model, give it the methods that a way requires
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -50,7 +50,10 @@ from skdpbayes.plans.statistics import (
     plan_topics_na_dpvi,
     plan_topics_sgld,
 )
+from skdpbayes.privacy.accounting import GaussianSteps
 from skdpbayes.solvers.opened import Opened
+
+_LOCATING = 0.15  # share of the rounds after which scores are looked at again
 
 
 @runtime_checkable
@@ -111,7 +114,8 @@ def opened(plan: PlanFunction, kind: type) -> PlanFunction:
     """
 
     def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Planned:
-        openings = opening_shares(settings, len(model.openings()))
+        again = isinstance(model, WithScoreUnit) and model.looks_again
+        openings = opening_shares(settings, len(model.openings()) + again)
         if openings and settings.n_chains > 1:
             raise ValueError(
                 "A model's start is found in one chain: with n_chains above 1, pass clipping_norm "
@@ -126,12 +130,30 @@ def opened(plan: PlanFunction, kind: type) -> PlanFunction:
                 f"of {type(model).__name__} is none."
             )
         found = plan(settings, marginal, bounds, n, openings)
-        found = found._replace(solver=Opened(found.solver, np.int32(len(openings))))
+        solver = Opened(found.solver, np.int32(len(openings)))
+        if again:
+            steps, at = _looking_again(found.spec.steps)
+            solver = Opened(found.solver, np.int32(1), np.int32(at))
+            found = found._replace(spec=replace(found.spec, steps=steps))
+        found = found._replace(solver=solver)
         if isinstance(model, WithScoreUnit) and model.found:
             found = found._replace(clipping_norm=None)  # the opening finds its unit
         return found
 
     return planned
+
+
+def _looking_again(steps: tuple[GaussianSteps, ...]) -> tuple[tuple[GaussianSteps, ...], int]:
+    """Steps whose second release comes after `_LOCATING` of the rounds, and its index."""
+    first, second, *rounds = steps
+    early, late, left = [], [], int(_LOCATING * sum(piece.steps for piece in rounds))
+    at = 1 + left
+    for piece in rounds:
+        taken = min(piece.steps, left)
+        left -= taken
+        early += [replace(piece, steps=taken)] * (taken > 0)
+        late += [replace(piece, steps=piece.steps - taken)] * (taken < piece.steps)
+    return (first, *early, second, *late), at
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,11 @@ class DPVIState(NamedTuple):
     averaged_noise: Noise  # of the averaged score, were all rounds as noisy as the last one
     log_clip: jax.Array
 
+    @property
+    def centre(self) -> jax.Array:
+        """Present estimate of the parameters."""
+        return self.mu
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

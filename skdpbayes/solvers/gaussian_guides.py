@@ -30,14 +30,13 @@ from skdpbayes.models.denoising import (
     noise_edge,
     possible_eigenvalues,
 )
-from skdpbayes.models.protocols import Array, Number
-from skdpbayes.models.responses import knows_responses
+from skdpbayes.models.protocols import Array, HasScoreUnit, Number
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Round, Scales, Sums
 from skdpbayes.solvers.released_curvature import Curvature, curvature_round
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
-FAIR_RATIO = 2.0  # the same, where the model knows the responses of a record
+TYPICAL_RATIO = 2.0  # the same, where scores are clipped at about their typical length
 TIME_CONSTANT = 5  # rounds in which a direction settles at first
 RATE_LIMITS = (0.2, 0.1)  # full rank, mean field; see `DPVI._rates`
 FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer, unless told
@@ -351,9 +350,8 @@ class FullRank:
             return clip_of(model, state)
 
         def norm(state: GuidedState) -> jax.Array:
-            # Where responses are known, a score is clipped at its typical length, and its curvature
-            # is the product of both.
-            ratio = FAIR_RATIO if knows_responses(model) else CURVATURE_RATIO
+            # The curvature of a clipped score is its length times the clipping norm.
+            ratio = TYPICAL_RATIO if isinstance(model, HasScoreUnit) else CURVATURE_RATIO
             return jnp.minimum(self.curvature_bound, ratio * clip(state) ** 2)
 
         def update(state: Any, point: Draw, step: jax.Array, estimate: Sums, scales: Scales) -> Any:

@@ -110,6 +110,11 @@ class TraceState(NamedTuple):
     curvature: jax.Array  # denoised, for use during the run
     spread: jax.Array | None = None  # sampling covariance of the summed scores, if predicted
 
+    @property
+    def centre(self) -> jax.Array:
+        """Present estimate of the parameters."""
+        return self.theta
+
 
 class View(NamedTuple):
     """Where a score is released, and what the model declares about it."""

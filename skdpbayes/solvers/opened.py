@@ -23,7 +23,7 @@ from jax.stages import Lowered
 
 from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
-from skdpbayes.models.base import OpenedModel
+from skdpbayes.models.base import OpenedModel, Opening
 from skdpbayes.models.protocols import HasHyperPrior, Number, Params
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.posteriors.base import GaussianPosterior, MappedPosterior, Posterior
@@ -58,10 +58,14 @@ class Opened:
     solver : DPVI, NADPVI, SGLD or AwareSGLD
     n_openings : int
         Number of the model's openings.
+    again : int, optional
+        Step at which the first opening is made once more, where the solver has arrived by then. The
+        solver starts anew from there, since coordinates may be others.
     """
 
     solver: GradientSolver[Any, Any]
     n_openings: Number
+    again: Number | None = None
 
     @property
     def clipping_norm(self) -> Number:
@@ -80,10 +84,12 @@ class Opened:
 
     def rounds(self, model: OpenedModel, mechanism: Mechanism) -> tuple[Round[OpenedState], ...]:
         """The model's openings, once each, and the solver's rounds on the rest of the schedule."""
-        remaining = mechanism._replace(
-            n_steps=mechanism.n_steps - self.n_openings,
-            ends=jnp.maximum(mechanism.ends - self.n_openings, 0),
-        )
+
+        def part(step: jax.Array | int) -> Mechanism:
+            """The steps between openings to which a step belongs."""
+            before, after = self._between(step, mechanism.n_steps)
+            ends = jnp.maximum(mechanism.ends - before, 0)
+            return mechanism._replace(n_steps=after - before, ends=ends)
 
         def begun(state: OpenedState, params: Params, key: jax.Array) -> OpenedState:
             del state
@@ -92,8 +98,8 @@ class Opened:
             )
 
         def delegated(i: int) -> Round[OpenedState]:
-            def inner(state: OpenedState) -> Round[Any]:
-                return self.solver.rounds(model.marginal(state.params), remaining)[i]
+            def inner(state: OpenedState, step: jax.Array | int = 0) -> Round[Any]:
+                return self.solver.rounds(model.marginal(state.params), part(step))[i]
 
             def query(state: OpenedState, point: Point) -> Query:
                 return inner(state).query(state.solver, point)
@@ -104,10 +110,9 @@ class Opened:
             def update(
                 state: OpenedState, point: Point, step: jax.Array, estimate: Sums, scales: Scales
             ) -> OpenedState:
-                step = step - self.n_openings
-                return state._replace(
-                    solver=inner(state).update(state.solver, point, step, estimate, scales)
-                )
+                own = step - self._between(step, mechanism.n_steps)[0]
+                updated = inner(state, step).update(state.solver, point, own, estimate, scales)
+                return state._replace(solver=updated)
 
             return Round(
                 point=lambda state, key: inner(state).point(state.solver, key),
@@ -116,14 +121,36 @@ class Opened:
                 update=update,
             )
 
-        kinds = len(self.solver.rounds(model.marginal(model.init()), remaining))
-        opened = (opening_round(opening, begun) for opening in model.openings())
-        return *opened, *(delegated(i) for i in range(kinds))
+        def opened(opening: Opening) -> Round[OpenedState]:
+            found = opening_round(opening, begun)
+            if self.again is None:
+                return found
+
+            def arrived(state: OpenedState) -> OpenedState:
+                return state._replace(params=model.looked_at(state.params, state.solver.centre))
+
+            return found._replace(
+                query=lambda state, key: found.query(arrived(state), key),
+                update=lambda state, *release: found.update(arrived(state), *release),
+            )
+
+        kinds = len(self.solver.rounds(model.marginal(model.init()), mechanism))
+        return *map(opened, model.openings()), *(delegated(i) for i in range(kinds))
 
     def which(self, step: jax.Array) -> jax.Array:
         """Index of the kind of round: each opening once, then the solver's kinds."""
-        kind = self.solver.which(step - self.n_openings)
-        return jnp.where(step < self.n_openings, step, self.n_openings + kind).astype(jnp.int32)
+        kind = self.n_openings + self.solver.which(step - self._between(step, step)[0])
+        if self.again is not None:
+            kind = jnp.where(step == self.again, 0, kind)
+        return jnp.where(step < self.n_openings, step, kind).astype(jnp.int32)
+
+    def _between(self, step: jax.Array | int, n_steps: Any) -> tuple[Any, Any]:
+        """First step after the openings before a step, and the step of the next one, or the end."""
+        if self.again is None:
+            return self.n_openings, n_steps
+        early = step < self.again
+        before = jnp.where(early, self.n_openings, self.again + 1)
+        return before, jnp.where(early, self.again, n_steps)
 
     def posterior(self, model: OpenedModel, state: OpenedState) -> Posterior:
         """The solver's posterior, in the model's own parameters."""

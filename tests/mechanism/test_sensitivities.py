@@ -20,6 +20,7 @@ from skdpbayes.models.linear import LinearRegression, normal_prior
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.rescaled import RescaledLinear
+from skdpbayes.models.score_unit import WithScoreUnit
 
 f32 = np.float32
 
@@ -42,12 +43,37 @@ def linear_sums(norm):
 
 
 def opening_of_linear_regression(number):
-    """An opening whose blocks are in units of their noise, at axes that lengthen one column."""
+    """An opening at axes that lengthen one column."""
     hyper = {name: f32(1) for name in ("precision", "shape", "scale", "unit")}
     model = LinearRegression(3, **hyper, normal=normal_prior(1, 1, 1))
     rescaled = RescaledLinear(model, True, True, f32(1.3), f32(2), f32(100))
-    opening = rescaled.openings()[number]
-    one = opening.statistics(rescaled.init() | {"axes": np.diag([8, 1, 1]).astype(f32)})
+    params = rescaled.init() | {"axes": np.diag([8, 1, 1]).astype(f32)}
+    return in_units_of_noise(rescaled.openings()[number], params)
+
+
+class Scores:
+    """A model whose scores are the records."""
+
+    score_unit = 1.0
+
+    def init(self):
+        return jnp.zeros(3)
+
+    def score_norm(self, params, record):
+        return jnp.linalg.norm(record["x"])
+
+    def score_sizes(self, params, record):
+        return jnp.abs(record["x"])
+
+
+def opening_of_scores():
+    model = WithScoreUnit(Scores(), True, scaled=True)
+    return in_units_of_noise(model.openings()[0], model.init())
+
+
+def in_units_of_noise(opening, params):
+    """Blocks of an opening's statistics, by what one standard deviation of their noise costs."""
+    one = opening.statistics(params)
 
     def statistic(record):
         parts = one(record)
@@ -155,6 +181,8 @@ MODELS |= {
     "linear regression: moments": Case(
         opening_of_linear_regression(1), 1.0, math.sqrt(2), 4, response, 3.0
     ),
+    # Of records along two axes, in two bins of the histogram.
+    "scores of programs": Case(opening_of_scores(), 1.0, math.sqrt(2), 3, lambda v: {"x": v}, 3.0),
 }
 
 

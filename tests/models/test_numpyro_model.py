@@ -16,7 +16,8 @@ from skdpbayes.models.numpyro.guide import read_guide
 from skdpbayes.models.numpyro.predict import mean_response
 from skdpbayes.models.numpyro.program import NumPyroModel, Program, coordinates
 from skdpbayes.models.numpyro.reading import read_model
-from skdpbayes.models.score_unit import WithScoreUnit
+from skdpbayes.models.score_unit import WithScoreUnit, scales_of
+from skdpbayes.posteriors import GaussianPosterior
 
 X, Y = ("0", (2,), "float32"), ("1", (), "int32")
 
@@ -178,6 +179,69 @@ def test_noise_does_not_carry_the_unit_away(model):
         None, {"norms": jnp.full(21, -5.0).at[3].set(1.0)}, {"norms": 30.0}, None
     )
     assert nothing["unit"] == 2.0 ** (3 - 8 + 1)
+
+
+def test_shares_are_those_of_usable_scores(model):
+    """Sizes over the norm, and their squares: a record counts for one, or for nothing."""
+    opened = WithScoreUnit(model, True, scaled=True)
+    (opening,) = opened.openings()
+    one = jax.jit(opening.statistics(opened.init()))
+    own = jax.jit(lambda: ravel_pytree(score(model, model.init(), RECORD))[0])()
+    shares = np.abs(own) / np.linalg.norm(own)
+    np.testing.assert_allclose(one(RECORD)["shares"], [shares, shares**2], atol=1e-6)
+    assert not one(RECORD | {"0": jnp.array([jnp.nan, 0.0])})["shares"].any()
+    assert sum(block.share for block in opening.blocks.values()) == 1
+    assert "shares" not in WithScoreUnit(model, True).openings()[0].blocks
+
+
+def test_scales_give_entries_of_scores_one_mean_square():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(10_000, 4)) * [1.0, 0.3, 0.02, 1.0]
+    scores[:, 3] *= rng.uniform(size=10_000) < 0.1  # a rare column
+    shares = np.abs(scores) / np.linalg.norm(scores, axis=1, keepdims=True)
+    sums = shares.sum(axis=0), (shares**2).sum(axis=0)
+    squares = np.asarray(scales_of(*sums, 1e-3)) ** 2 * (shares**2).mean(axis=0)
+    np.testing.assert_allclose(squares, 0.25, rtol=1e-3)
+    # With noise, an entry that hides in it counts as two standard deviations of it.
+    noisy = np.asarray(scales_of(*sums, 300.0)) * 2
+    np.testing.assert_allclose(noisy[[0, 2]], [(shares[:, 0] ** 2).mean() ** -0.5, 1 / 0.06], rtol=0.1)
+    hidden = [scales_of(*rng.normal(0, 300.0, (2, 4)), 300.0) for _ in range(20)]
+    assert np.isfinite(hidden).all() and np.median(np.ptp(np.log(hidden), axis=1)) < 0.1
+
+
+def test_scales_are_units_of_the_coordinates(model):
+    """The same model, of coordinates over their scales."""
+    size = flat_start(model)[0].size
+    scales = np.geomspace(0.1, 10, size).astype(np.float32)
+    scaled = WithScoreUnit(model, True, scaled=True).marginal(
+        {"unit": jnp.float32(2.0), "scales": scales}
+    )
+    params = draw(model, 5)
+    flat, unravel = ravel_pytree(params)
+    own = unravel(flat / scales)
+
+    @jax.jit
+    def told():
+        scores = [ravel_pytree(score(*at, RECORD))[0] for at in ((scaled, own), (model, params))]
+        sizes = scaled.score_sizes(own, RECORD)
+        bounds = scaled.score_bound(own, RECORD), scaled.score_norm(own, RECORD)
+        densities = [
+            (m.log_prior(at), m.log_likelihood(at, RECORD))
+            for m, at in ((scaled, own), (model, params))
+        ]
+        return scores, sizes, bounds, densities, scaled.values(own), model.values(params)
+
+    (of_scaled, of_model), sizes, (bound, norm), (one, other), values, expected = told()
+    np.testing.assert_allclose(of_scaled, scales * of_model, rtol=1e-4)
+    np.testing.assert_allclose(sizes, np.abs(of_scaled), rtol=1e-5)
+    assert norm == pytest.approx(float(np.linalg.norm(of_scaled)), rel=1e-5) and bound >= norm
+    np.testing.assert_allclose(one, other, rtol=1e-4)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), values, expected)
+    np.testing.assert_allclose(ravel_pytree(scaled.prior_precision())[0], scales**2, rtol=1e-6)
+    found = scaled.natural(GaussianPosterior(np.ones(size), np.full(size, 0.1)))
+    np.testing.assert_allclose(found.mean, scales)
+    np.testing.assert_allclose(found.std, 0.1 * scales)
+    assert scaled.score_unit == 2.0
 
 
 def with_a_size(x, y=None):

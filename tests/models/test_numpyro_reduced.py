@@ -1,5 +1,7 @@
 """Directions of the coordinates that no record tells of: which models have them, and what becomes of the posterior."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -191,6 +193,35 @@ def test_norms_are_those_of_scores_in_all_coordinates(function):
     np.testing.assert_allclose(
         small.score_bound(own, record), model.score_bound(whole, record), rtol=1e-5
     )
+
+
+def test_scales_are_units_of_these_coordinates_too():
+    small, record = reduced(read(level())), RECORD | {"y": jnp.float32(1)}
+    scales = np.geomspace(0.1, 10, 6).astype(np.float32)
+    scaled = dataclasses.replace(small, scales=scales)
+    params = jnp.asarray(np.random.default_rng(0).normal(size=6), jnp.float32)
+
+    @jax.jit
+    def told():
+        own, sizes = scaled.response(params / scales, record), small.score_sizes(params, record)
+        prior = scaled.log_prior(params / scales), small.log_prior(params)
+        likelihood = [
+            m.log_likelihood(at, record) for m, at in ((scaled, params / scales), (small, params))
+        ]
+        slopes = own.slope, small.response(params, record).slope
+        return slopes, (scaled.score_sizes(params / scales, record), sizes), prior, likelihood
+
+    (slope, other), (sizes, plain), prior, likelihood = told()
+    np.testing.assert_allclose(slope, other * scales, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(sizes, plain * scales, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(*prior, rtol=1e-4)
+    np.testing.assert_allclose(*likelihood, rtol=1e-4)
+    np.testing.assert_allclose(scaled.prior_precision(), scales**2, rtol=1e-6)
+    mean, root = np.arange(6.0), np.eye(6) / 10
+    found = scaled.natural(GaussianPosterior(mean, root))
+    expected = small.natural(GaussianPosterior(scales * mean, scales[:, None] * root))
+    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-9)
+    np.testing.assert_allclose(found.covariance, expected.covariance, atol=1e-9)
 
 
 def twice(x, group, y=None):

@@ -11,11 +11,12 @@ sites.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +29,13 @@ from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
 from skdpbayes.compilation import LITTLE_EFFORT
+from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro.laws import cut_short, inner_law, parted, points, possible_scores
-from skdpbayes.models.protocols import Contribution, Number, Params, Record, Response
-from skdpbayes.models.responses import information, typical_length
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record, Response
+from skdpbayes.models.responses import information, typical_length, typical_sizes
+from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
+
+Mapped = TypeVar("Mapped", GaussianPosterior, DrawsPosterior)
 
 _POINTS = 8  # at which priors are compared
 _MOST = 12.0  # by which the logarithm of typical lengths changes
@@ -223,7 +228,7 @@ class _AllOfTheBatch(Messenger):
                 msg["scale"] = None if alone else msg["scale"] / factor
 
 
-class _Placed(Messenger):
+class Placed(Messenger):
     """Sets latent sites to the values of their coordinates, and sums the log density of these."""
 
     def __init__(self, sites, params, affine):
@@ -320,69 +325,43 @@ def normal_shape(law):
     return shape
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class NumPyroModel:
-    """A user's model as a function of coordinates: a dict of arrays, by latent site.
+class ProgramLikelihood(ABC):
+    """Likelihood of a program's records, and the prior, in a model's own coordinates.
 
     Attributes
     ----------
     program : Program
-    public : dict of arrays
-        Arguments that are no records.
-    affine : dict of (centre, spread)
-        Centre and spread of the unconstrained prior, for sites not normal given their parents.
     score_unit : float
         Norm of a typical score; clipping norms are relative to it.
-    fixed : dict of pytrees
-        Unconstrained values of the sites that are `numpyro.param`.
+    start : array of shape (P,) or None
+        Coordinates at which rounds start. None: the centre of the prior.
     """
 
-    program: Program = field(metadata={"static": True})
-    public: Any
-    affine: Any
-    score_unit: Number = 1.0
-    fixed: Any = field(default_factory=dict)
+    program: Program
+    score_unit: Number
 
-    def call(self, batch: Mapping[str, Any]):
-        """Call the program on a batch of records."""
-        with with_parameters(self.fixed):
-            return self.program.call(batch, self.public)
+    start: Array | None
+
+    @abstractmethod
+    def prior_mean(self) -> Params:
+        """Centre of the prior."""
+
+    @abstractmethod
+    def traced(self, params: Params, batch: Mapping[str, Any]) -> tuple[Placed, dict[str, Any]]:
+        """Latent sites at their coordinates, and all sites of a batch of records."""
 
     def init(self) -> Params:
-        """Centre of the prior."""
-        return {site.name: jnp.zeros(site.shape, jnp.float32) for site in self.program.sites}
+        """Where rounds start."""
+        mean = self.prior_mean()
+        return mean if self.start is None else ravel_pytree(mean)[1](self.start)
 
     def log_prior(self, params: Params) -> jax.Array:
         """Log density of the coordinates, up to a constant."""
-        placed, _ = self._traced(params, self.program.example(1))
-        return placed.log_prior
-
-    def has_independent_priors(self) -> bool:
-        """Whether no site's prior, in its coordinates, depends on another site, at random points.
-
-        Those of normal sites are standard normal. A site that is not normal may depend on others,
-        as ``Laplace(0, tau)`` does.
-        """
-        sites = self.program.sites
-        odd = [site.name for site in sites if not site.normal]
-        if not odd or len(sites) == 1:
-            return True
-        rng = np.random.default_rng(0)
-        one, other = (
-            {
-                site.name: rng.normal(size=(_POINTS, *site.shape)).astype(np.float32)
-                for site in sites
-            }
-            for _ in range(2)
-        )
-        pairs = [(one | {name: other[name]}, other | {name: one[name]}) for name in odd]
-        sums = jax.device_get(_sums_of_priors(self, [(one, other), *pairs]))
-        return bool(np.allclose(sums, sums[0], rtol=1e-3, atol=1e-3))
+        return self.traced(params, self.program.example(1))[0].log_prior
 
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record: of the observed sites, for a batch of this record alone."""
-        _, sites = self._traced(params, jax.tree.map(lambda x: x[None], record))
+        _, sites = self.traced(params, jax.tree.map(lambda x: x[None], record))
         if self.program.censored:
             (name,) = self.program.observed
             law, value = cut_short(sites[name]["fn"], sites[name]["value"])
@@ -392,7 +371,7 @@ class NumPyroModel:
     def curvature(self, params: Params, record: Record) -> Contribution:
         """Fisher information of a response of few values; otherwise the negative Hessian."""
         batch = jax.tree.map(lambda x: x[None], record)
-        sites = self._traced(params, batch)[1]
+        sites = self.traced(params, batch)[1]
         site = sites[self.program.observed[0]]
         if not self.program.support or site["scale"] is not None:
             flat, unravel = ravel_pytree(params)
@@ -414,7 +393,13 @@ class NumPyroModel:
         """Norm of a record's score: a typical one if the law of its response is known."""
         if self.one_response:
             return typical_length(self.response(params, record))
-        return _norm(jax.grad(self.log_likelihood)(params, record))
+        return jnp.linalg.norm(self._score(params, record))
+
+    def score_sizes(self, params: Params, record: Record) -> jax.Array:
+        """Sizes of the entries of a record's score, (P,): typical ones if its law is known."""
+        if self.one_response:
+            return typical_sizes(self.response(params, record))
+        return jnp.abs(self._score(params, record))
 
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses, if these are few or censored.
@@ -428,18 +413,18 @@ class NumPyroModel:
 
         (response,) = self.program.observed
         if self.program.censored:
-            law = self._traced(params, batch)[1][response]["fn"]
+            law = self.traced(params, batch)[1][response]["fn"]
             scores = possible_scores(law) @ self._slope(params, batch)
             return jnp.max(jnp.linalg.norm(scores, axis=1))
 
         def norm(value):
             def log_likelihood(params):
                 with _Observed(response, value):
-                    return log_probability(self._traced(params, batch)[1])
+                    return log_probability(self.traced(params, batch)[1])
 
             return _norm(jax.grad(log_likelihood)(params))
 
-        law = self._traced(params, batch)[1][response]["fn"]
+        law = self.traced(params, batch)[1][response]["fn"]
         values = law.enumerate_support(expand=False)
         return jnp.max(jax.vmap(norm)(values))
 
@@ -465,7 +450,7 @@ class NumPyroModel:
         """A record's response, and those that it might have had."""
         batch = jax.tree.map(lambda x: x[None], record)
         (name,) = self.program.observed
-        own = self._traced(params, batch)[1][name]
+        own = self.traced(params, batch)[1][name]
         eta, law_of = parted(own["fn"])
         y, shares = points(own["fn"])
         score = jax.grad(lambda eta, y: jnp.sum(law_of(eta).log_prob(y)))
@@ -478,22 +463,89 @@ class NumPyroModel:
         (name,) = self.program.observed
 
         def numbers(flat):
-            law = self._traced(unravel(flat), batch)[1][name]["fn"]
+            law = self.traced(unravel(flat), batch)[1][name]["fn"]
             return parted(inner_law(law).base_dist if self.program.censored else law)[0]
 
         return jax.jacrev(numbers)(flat)
 
-    def natural(self, posterior):
-        """The posterior itself."""
-        return posterior
+    def _score(self, params, record):
+        return ravel_pytree(jax.grad(self.log_likelihood)(params, record))[0]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NumPyroModel(ProgramLikelihood):
+    """A user's model as a function of coordinates: a dict of arrays, by latent site.
+
+    Attributes
+    ----------
+    program : Program
+    public : dict of arrays
+        Arguments that are no records.
+    affine : dict of (centre, spread)
+        Centre and spread of the unconstrained prior, for sites not normal given their parents.
+    score_unit : float
+        Norm of a typical score; clipping norms are relative to it.
+    fixed : dict of pytrees
+        Unconstrained values of the sites that are `numpyro.param`.
+    scales : array of shape (P,), optional
+        The prior of a coordinate is normal with standard deviation one over its scale. None: ones.
+    start : array of shape (P,), optional
+        Coordinates at which rounds start. None: the centre of the prior.
+    """
+
+    program: Program = field(metadata={"static": True})
+    public: Any
+    affine: Any
+    score_unit: Number = 1.0
+    fixed: Any = field(default_factory=dict)
+    scales: Array | None = None
+    start: Array | None = None
+
+    def call(self, batch: Mapping[str, Any]):
+        """Call the program on a batch of records."""
+        with with_parameters(self.fixed):
+            return self.program.call(batch, self.public)
+
+    def prior_mean(self) -> Params:
+        """Zeros."""
+        return {site.name: jnp.zeros(site.shape, jnp.float32) for site in self.program.sites}
+
+    def has_independent_priors(self) -> bool:
+        """Whether no site's prior, in its coordinates, depends on another site, at random points.
+
+        Those of normal sites are standard normal. A site that is not normal may depend on others,
+        as ``Laplace(0, tau)`` does.
+        """
+        sites = self.program.sites
+        odd = [site.name for site in sites if not site.normal]
+        if not odd or len(sites) == 1:
+            return True
+        rng = np.random.default_rng(0)
+        one, other = (
+            {
+                site.name: rng.normal(size=(_POINTS, *site.shape)).astype(np.float32)
+                for site in sites
+            }
+            for _ in range(2)
+        )
+        pairs = [(one | {name: other[name]}, other | {name: one[name]}) for name in odd]
+        sums = jax.device_get(_sums_of_priors(self, [(one, other), *pairs]))
+        return bool(np.allclose(sums, sums[0], rtol=1e-3, atol=1e-3))
 
     def prior_precision(self) -> Params:
-        """Ones."""
-        return jax.tree.map(jnp.ones_like, self.init())
+        """Squares of the scales."""
+        if self.scales is None:
+            return jax.tree.map(jnp.ones_like, self.init())
+        return flat_start(self)[1](jnp.square(self.scales))
+
+    def natural(self, posterior: Mapped) -> Mapped:
+        """Posterior of coordinates whose prior is standard normal."""
+        return unscaled(posterior, self.scales)
 
     def values(self, params):
         """Values of the latent sites, and of deterministic ones that are functions of them."""
-        placed, sites = self._traced(params, self.program.example(1))
+        placed, sites = self.traced(params, self.program.example(1))
         return placed.values | {name: sites[name]["value"] for name in self.program.derived}
 
     def constrained(self, draws):
@@ -506,13 +558,22 @@ class NumPyroModel:
             np.asarray, _values(self, jax.vmap(unravel)(jnp.asarray(draws, jnp.float32)))
         )
 
-    def _traced(self, params, batch):
-        placed = _Placed(self.program.sites, params, self.affine)
+    def traced(self, params: Params, batch: Mapping[str, Any]) -> tuple[Placed, dict[str, Any]]:
+        """Latent sites at their coordinates, and all sites of a batch of records."""
+        if self.scales is not None:
+            flat, unravel = ravel_pytree(params)
+            params = unravel(self.scales * flat)
+        placed = Placed(self.program.sites, params, self.affine)
         # No caller reads latent sites of single records.
         noise = [handlers.seed(rng_seed=0)] if self.program.local else []
         with traced(*noise, placed) as sites:
             self.call(batch)
         return placed, sites
+
+
+def unscaled(posterior: Mapped, scales: Array | None) -> Mapped:
+    """Posterior of the coordinates times their scales."""
+    return posterior if scales is None else posterior.mapped(np.diag(scales))
 
 
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)

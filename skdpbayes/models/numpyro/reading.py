@@ -661,7 +661,7 @@ def _of_two(model, one, other):
     params = _somewhere(model)
 
     def said(batch):
-        placed, sites = model._traced(params, batch)
+        placed, sites = model.traced(params, batch)
         return log_probability(sites)[None], placed.log_prior, _values_of_derived(sites)
 
     return said(_together(one, other)), said(one), said(other)

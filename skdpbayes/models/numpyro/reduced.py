@@ -12,9 +12,10 @@ them (`skdpbayes.posteriors.hierarchy`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +25,17 @@ from jax.flatten_util import ravel_pytree
 from scipy.linalg import polar
 
 from skdpbayes.compilation import LITTLE_EFFORT
-from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro.predict import at_draw
-from skdpbayes.models.numpyro.program import NumPyroModel, log_probability
-from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record, Response
+from skdpbayes.models.numpyro.program import (
+    NumPyroModel,
+    Placed,
+    Program,
+    ProgramLikelihood,
+    log_probability,
+    unscaled,
+)
+from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior, Posterior
 from skdpbayes.posteriors.hierarchy import Levels, with_hyper_parameters
 
@@ -42,7 +49,7 @@ _CHUNK = 100  # hyper-parameters at which levels are computed together
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Reduced:
+class Reduced(ProgramLikelihood):
     """Model without some directions of its coordinates; see `NumPyroModel` for its methods.
 
     Attributes
@@ -54,6 +61,8 @@ class Reduced:
         Hyper-parameters in the rounds; zero elsewhere.
     parts : Parts
     score_unit : float
+    scales, start : arrays of shape (n_left,), optional
+        Of the coordinates, as `NumPyroModel` has them.
     """
 
     model: NumPyroModel
@@ -61,63 +70,35 @@ class Reduced:
     offset: Array
     parts: Parts = field(metadata={"static": True})
     score_unit: Number = 1.0
+    scales: Array | None = None
+    start: Array | None = None
 
     @property
-    def program(self):
+    def program(self) -> Program:
         """Program of the model."""
         return self.model.program
 
-    def init(self) -> Params:
-        """Centre of the prior."""
+    def prior_mean(self) -> Params:
+        """Zeros."""
         return jnp.zeros(self.basis.shape[1], jnp.float32)
-
-    def log_prior(self, params: Params) -> jax.Array:
-        """Log density of the coordinates, up to a constant."""
-        return self.model.log_prior(self._all(params))
 
     def has_independent_priors(self) -> bool:
         """Whether the prior of no site of the model depends on another site."""
         return self.model.has_independent_priors()
 
-    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
-        """Log-likelihood of one record."""
-        return self.model.log_likelihood(self._all(params), record)
-
-    def score_norm(self, params: Params, record: Record) -> jax.Array:
-        """Norm of a record's score; the directions left out add nothing to it."""
-        return self.model.score_norm(self._all(params), record)
-
-    def score_bound(self, params: Params, record: Record) -> jax.Array:
-        """Largest norm of a score over all responses, where those are few."""
-        return self.model.score_bound(self._all(params), record)
-
-    def curvature(self, params: Params, record: Record) -> Contribution:
-        """Curvature of a record in these coordinates."""
-        whole = self.model.curvature(self._all(params), record)
-        if isinstance(whole, Quadratic):
-            return Quadratic(whole.weight, whole.vector @ self.basis)
-        return self.basis.T @ whole @ self.basis
-
-    def score_scale(self, params: Params) -> jax.Array:
-        """Length of typical scores of made-up records, over that at `init`."""
-        return self.model.score_scale(self._all(params))
-
-    @property
-    def one_response(self) -> bool:
-        """Whether `response` is known."""
-        return self.model.one_response
-
-    def response(self, params: Params, record: Record) -> Response:
-        """A record's response, and those that it might have had."""
-        response = self.model.response(self._all(params), record)
-        return response._replace(slope=response.slope @ self.basis)
+    def traced(self, params: Params, batch: Mapping[str, Any]) -> tuple[Placed, dict[str, Any]]:
+        """Latent sites at their coordinates, and all sites of a batch of records."""
+        own = params if self.scales is None else self.scales * params
+        every = flat_start(self.model)[1](self.offset + self.basis @ own)
+        return self.model.traced(every, batch)
 
     def prior_precision(self) -> Params:
-        """Ones."""
-        return jnp.ones_like(self.init())
+        """Squares of the scales."""
+        return jnp.ones_like(self.init()) if self.scales is None else jnp.square(self.scales)
 
     def natural(self, posterior: GaussianPosterior | DrawsPosterior) -> Posterior:
         """Posterior of all coordinates: those left out have their prior."""
+        posterior = unscaled(posterior, self.scales)
         if not self.parts.hyper:
             return posterior.among_others(np.asarray(self.basis, np.float64))
         assert isinstance(posterior, GaussianPosterior)  # `reduced` for `sgld` has hyper=False
@@ -162,9 +143,6 @@ class Reduced:
         fixed = _levels(self.model, self.parts, own[None])
         basis = np.asarray(self.basis, np.float64)[list(self.parts.normal)]
         return fixed, fixed.slope[0] @ basis[:, : len(fixed.slope[0])]
-
-    def _all(self, params):
-        return flat_start(self.model)[1](self.offset + self.basis @ params)
 
 
 class Parts(NamedTuple):
