@@ -189,6 +189,14 @@ class OpenedModel(Protocol):
         """Model about the start held by `params`."""
 
 
+@runtime_checkable
+class LooksAgain(OpenedModel, Protocol):
+    """Model whose opening is made once more, where rounds have arrived."""
+
+    def looked_at(self, params: Params, centre: jax.Array) -> Params:
+        """Parameters for the opening at `centre`, a point of `marginal`, ravelled."""
+
+
 def score_unit(model: Any) -> jax.Array:
     """Unit of clipping norms: the model's typical score, found by a release; else one."""
     unit = model.score_unit if isinstance(model, HasScoreUnit) else 1

@@ -58,8 +58,8 @@ class WithScoreUnit:
         return self.found and self.scaled
 
     def looked_at(self, params: Params, centre: jax.Array) -> Params:
-        """Parameters, for another opening where a solver of `marginal` has arrived."""
-        return {**params, "start": params["scales"] * centre.astype(jnp.float32)}
+        """Parameters for another opening at `centre`, a point of `marginal` at scales of one."""
+        return {**params, "start": centre.astype(jnp.float32)}
 
     def openings(self) -> tuple[Opening, ...]:
         """A histogram of the norms of scores, by powers of two.
@@ -97,7 +97,7 @@ class WithScoreUnit:
             unit = {"unit": self.factor * 2.0 ** (bins[middle] + 1).astype(jnp.float32)}
             if not self.scaled:
                 return unit
-            found = scales_of(*sums["shares"], scales["shares"])
+            found = scales_of(sums["shares"], scales["shares"])
             own = {"scales": jnp.where(params["again"], found, 1), "again": jnp.bool_(True)}
             return {**params, **unit, **own}
 
@@ -111,23 +111,23 @@ class WithScoreUnit:
         if not self.looks_again:
             return replace(self.model, score_unit=params["unit"])
         scales = params["scales"]
-        start = params["start"] / scales
-        return replace(self.model, score_unit=params["unit"], scales=scales, start=start)
+        own = {"scales": scales, "starts_at": params["start"] / scales}
+        return replace(self.model, score_unit=params["unit"], **own)
 
 
-def scales_of(shares: jax.Array, squares: jax.Array, noise: jax.Array) -> jax.Array:
+def scales_of(sums: jax.Array, noise: jax.Array) -> jax.Array:
     """Scales at which the entries of scores have about one mean square.
 
     A score times the scales has the norm that it had, in the mean square.
 
     Parameters
     ----------
-    shares, squares : arrays of shape (P,)
+    sums : array of shape (2, P)
         Noisy sums, over records, of the sizes of entries over the norm, and of their squares.
     noise : float
         Standard deviation of the noise.
     """
-    shares, squares, noise = double((shares, squares, noise))
+    (shares, squares), noise = double((sums, noise))
     n = jnp.maximum(jnp.sum(squares), 1)
     # The mean square is at least the square of the mean, which noise hides less.
     doubt = _DOUBT * noise

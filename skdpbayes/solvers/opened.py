@@ -23,7 +23,7 @@ from jax.stages import Lowered
 
 from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
-from skdpbayes.models.base import OpenedModel, Opening
+from skdpbayes.models.base import LooksAgain, OpenedModel, Opening
 from skdpbayes.models.protocols import HasHyperPrior, Number, Params
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.posteriors.base import GaussianPosterior, MappedPosterior, Posterior
@@ -127,6 +127,7 @@ class Opened:
                 return found
 
             def arrived(state: OpenedState) -> OpenedState:
+                assert isinstance(model, LooksAgain)
                 return state._replace(params=model.looked_at(state.params, state.solver.centre))
 
             return found._replace(

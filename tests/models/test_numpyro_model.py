@@ -1,5 +1,7 @@
 """NumPyro models as functions of coordinates, against NumPyro's own densities; and what is refused."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -199,23 +201,48 @@ def test_scales_give_entries_of_scores_one_mean_square():
     scores = rng.normal(size=(10_000, 4)) * [1.0, 0.3, 0.02, 1.0]
     scores[:, 3] *= rng.uniform(size=10_000) < 0.1  # a rare column
     shares = np.abs(scores) / np.linalg.norm(scores, axis=1, keepdims=True)
-    sums = shares.sum(axis=0), (shares**2).sum(axis=0)
-    squares = np.asarray(scales_of(*sums, 1e-3)) ** 2 * (shares**2).mean(axis=0)
-    np.testing.assert_allclose(squares, 0.25, rtol=1e-3)
+    sums, square = np.array([shares, shares**2]).sum(axis=1), (shares**2).mean(axis=0)
+    np.testing.assert_allclose(np.asarray(scales_of(sums, 1e-3)) ** 2 * square, 0.25, rtol=1e-3)
     # With noise, an entry that hides in it counts as two standard deviations of it.
-    noisy = np.asarray(scales_of(*sums, 300.0)) * 2
-    np.testing.assert_allclose(noisy[[0, 2]], [(shares[:, 0] ** 2).mean() ** -0.5, 1 / 0.06], rtol=0.1)
-    hidden = [scales_of(*rng.normal(0, 300.0, (2, 4)), 300.0) for _ in range(20)]
+    noisy = np.asarray(scales_of(sums, 300.0))[[0, 2]] * 2
+    np.testing.assert_allclose(noisy, [square[0] ** -0.5, 1 / 0.06], rtol=0.1)
+    hidden = [scales_of(rng.normal(0, 300.0, (2, 4)), 300.0) for _ in range(20)]
     assert np.isfinite(hidden).all() and np.median(np.ptp(np.log(hidden), axis=1)) < 0.1
+
+
+def test_scales_are_taken_where_rounds_have_arrived(model):
+    """Not at the start: there one entry may stand for all that a model does not explain."""
+    opened = WithScoreUnit(model, True, scaled=True)
+    (opening,) = opened.openings()
+    size = flat_start(model)[0].size
+    sums = {"norms": jnp.zeros(21).at[10].set(100.0), "shares": jnp.ones((2, size))}
+    sums["shares"] = sums["shares"].at[:, 0].set(50.0)
+    release = sums, {"norms": 0.0, "shares": 1e-3}, None
+    first = opening.update(opened.init(), *release)
+    assert first["unit"] == 2.0 ** (10 - 8 + 1) and np.all(first["scales"] == 1)
+    arrived = opened.looked_at(first, ravel_pytree(draw(model, 5))[0].astype(jnp.float64))
+    told = [jax.jit(lambda p: opening.statistics(p)(RECORD))(p) for p in (arrived, first)]
+    at = unravelled(model, arrived["start"])
+    own = np.asarray(jax.jit(lambda: jnp.abs(ravel_pytree(score(model, at, RECORD))[0]))())
+    np.testing.assert_allclose(told[0]["shares"][0], own / np.linalg.norm(own), atol=1e-5)
+    assert not np.allclose(*(x["shares"] for x in told), atol=1e-2)
+    second = opening.update(arrived, *release)
+    np.testing.assert_allclose(second["scales"], scales_of(sums["shares"], 1e-3))
+    marginal = opened.marginal(second)
+    start = ravel_pytree(marginal.init())[0]
+    np.testing.assert_allclose(start * second["scales"], arrived["start"], rtol=1e-5)
+    assert not ravel_pytree(marginal.prior_mean())[0].any()
+
+
+def unravelled(model, flat):
+    return flat_start(model)[1](flat)
 
 
 def test_scales_are_units_of_the_coordinates(model):
     """The same model, of coordinates over their scales."""
     size = flat_start(model)[0].size
     scales = np.geomspace(0.1, 10, size).astype(np.float32)
-    scaled = WithScoreUnit(model, True, scaled=True).marginal(
-        {"unit": jnp.float32(2.0), "scales": scales}
-    )
+    scaled = dataclasses.replace(model, scales=scales)
     params = draw(model, 5)
     flat, unravel = ravel_pytree(params)
     own = unravel(flat / scales)
@@ -241,7 +268,6 @@ def test_scales_are_units_of_the_coordinates(model):
     found = scaled.natural(GaussianPosterior(np.ones(size), np.full(size, 0.1)))
     np.testing.assert_allclose(found.mean, scales)
     np.testing.assert_allclose(found.std, 0.1 * scales)
-    assert scaled.score_unit == 2.0
 
 
 def with_a_size(x, y=None):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,6 @@ from skdpbayes.models.numpyro.laws import cut_short, inner_law, parted, points, 
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record, Response
 from skdpbayes.models.responses import information, typical_length, typical_sizes
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
-
-Mapped = TypeVar("Mapped", GaussianPosterior, DrawsPosterior)
 
 _POINTS = 8  # at which priors are compared
 _MOST = 12.0  # by which the logarithm of typical lengths changes
@@ -333,14 +331,14 @@ class ProgramLikelihood(ABC):
     program : Program
     score_unit : float
         Norm of a typical score; clipping norms are relative to it.
-    start : array of shape (P,) or None
+    starts_at : array of shape (P,) or None
         Coordinates at which rounds start. None: the centre of the prior.
     """
 
     program: Program
     score_unit: Number
 
-    start: Array | None
+    starts_at: Array | None
 
     @abstractmethod
     def prior_mean(self) -> Params:
@@ -353,7 +351,9 @@ class ProgramLikelihood(ABC):
     def init(self) -> Params:
         """Where rounds start."""
         mean = self.prior_mean()
-        return mean if self.start is None else ravel_pytree(mean)[1](self.start)
+        return (
+            mean if self.starts_at is None else ravel_pytree(mean)[1](jnp.asarray(self.starts_at))
+        )
 
     def log_prior(self, params: Params) -> jax.Array:
         """Log density of the coordinates, up to a constant."""
@@ -490,7 +490,7 @@ class NumPyroModel(ProgramLikelihood):
         Unconstrained values of the sites that are `numpyro.param`.
     scales : array of shape (P,), optional
         The prior of a coordinate is normal with standard deviation one over its scale. None: ones.
-    start : array of shape (P,), optional
+    starts_at : array of shape (P,), optional
         Coordinates at which rounds start. None: the centre of the prior.
     """
 
@@ -500,7 +500,7 @@ class NumPyroModel(ProgramLikelihood):
     score_unit: Number = 1.0
     fixed: Any = field(default_factory=dict)
     scales: Array | None = None
-    start: Array | None = None
+    starts_at: Array | None = None
 
     def call(self, batch: Mapping[str, Any]):
         """Call the program on a batch of records."""
@@ -539,7 +539,9 @@ class NumPyroModel(ProgramLikelihood):
             return jax.tree.map(jnp.ones_like, self.init())
         return flat_start(self)[1](jnp.square(self.scales))
 
-    def natural(self, posterior: Mapped) -> Mapped:
+    def natural(
+        self, posterior: GaussianPosterior | DrawsPosterior
+    ) -> GaussianPosterior | DrawsPosterior:
         """Posterior of coordinates whose prior is standard normal."""
         return unscaled(posterior, self.scales)
 
@@ -562,7 +564,7 @@ class NumPyroModel(ProgramLikelihood):
         """Latent sites at their coordinates, and all sites of a batch of records."""
         if self.scales is not None:
             flat, unravel = ravel_pytree(params)
-            params = unravel(self.scales * flat)
+            params = unravel(jnp.asarray(self.scales) * flat)
         placed = Placed(self.program.sites, params, self.affine)
         # No caller reads latent sites of single records.
         noise = [handlers.seed(rng_seed=0)] if self.program.local else []
@@ -571,7 +573,9 @@ class NumPyroModel(ProgramLikelihood):
         return placed, sites
 
 
-def unscaled(posterior: Mapped, scales: Array | None) -> Mapped:
+def unscaled(
+    posterior: GaussianPosterior | DrawsPosterior, scales: Array | None
+) -> GaussianPosterior | DrawsPosterior:
     """Posterior of the coordinates times their scales."""
     return posterior if scales is None else posterior.mapped(np.diag(scales))
 

@@ -169,7 +169,7 @@ def read_model(
     if amortised:
         assert guide is not None
         return _read_amortised(program, public, guide, three, set(data))
-    if len(observed) == 1 and not program.support:
+    if len(observed) == 1:
         weighed, censored = _law_of_response(program, public)
         program = replace(program, weighed=weighed, censored=censored)
     model = NumPyroModel(program, public, {})

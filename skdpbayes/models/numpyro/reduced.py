@@ -61,7 +61,7 @@ class Reduced(ProgramLikelihood):
         Hyper-parameters in the rounds; zero elsewhere.
     parts : Parts
     score_unit : float
-    scales, start : arrays of shape (n_left,), optional
+    scales, starts_at : arrays of shape (n_left,), optional
         Of the coordinates, as `NumPyroModel` has them.
     """
 
@@ -71,10 +71,10 @@ class Reduced(ProgramLikelihood):
     parts: Parts = field(metadata={"static": True})
     score_unit: Number = 1.0
     scales: Array | None = None
-    start: Array | None = None
+    starts_at: Array | None = None
 
     @property
-    def program(self) -> Program:
+    def program(self) -> Program:  # type: ignore[override]
         """Program of the model."""
         return self.model.program
 
