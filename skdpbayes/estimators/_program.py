@@ -81,7 +81,6 @@ class ProgramEstimator(PosteriorEstimator):
         from skdpbayes.models.numpyro.reduced import reduced
         from skdpbayes.models.score_unit import AmortisedStart, WithScoreUnit
         from skdpbayes.plans.gradients import n_parameters
-        from skdpbayes.solvers.gaussian_guides import TYPICAL_RATIO
 
         model, held = self._programmed(facts)
         share = _CLIPPED_POINTS if isinstance(model, Amortised) else _CLIPPED
@@ -99,7 +98,7 @@ class ProgramEstimator(PosteriorEstimator):
         learnt = model if whole else reduced(model, hyper=self.solver != "sgld")
         # The Fisher information of scores of this norm replaces the curvature that limits steps.
         bounds = Bounds(
-            typical=(norm, TYPICAL_RATIO * norm**2),
+            typical=(norm, norm**2),
             clip=norm,
             mean_curvature=(norm / factor) ** 2,
         )

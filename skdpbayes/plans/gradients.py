@@ -19,6 +19,7 @@ import numpy as np
 
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
 from skdpbayes.models.normal_rows import NormalRows
+from skdpbayes.models.protocols import HasScoreUnit
 from skdpbayes.models.rescaled import HALF, RescaledLinear
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.settings import Bounds, Planned, Settings
@@ -31,6 +32,7 @@ from skdpbayes.privacy.accounting import (
 from skdpbayes.solvers.adam import Adam
 from skdpbayes.solvers.aware_sgld import AwareSGLD
 from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
+from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO
 from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.opened import Opened
 from skdpbayes.solvers.own_guide import OwnGuide
@@ -58,6 +60,7 @@ _EDGE, _RESOLVED = 0.3, 0.6  # see `rescaling_shares`
 _LOGS, _LOGS_RESOLVED = 0.2, 0.8
 _LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
+_CURVATURE_EDGE, _CURVATURE_RATIOS = 0.1, (2.0, 8.0)  # see `curvature_ratio`
 _SHRINKAGE = 0.1  # `logit_shrinkage` over `score_noise`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _STEP = 0.4  # step size of a Langevin chain with released curvature, over its friction
@@ -143,6 +146,7 @@ def plan_dpvi(
             np.float32(1.01 * bounds.curvature),
             np.float32(defaults.calm),
             np.float32(defaults.fast),
+            np.float32(curvature_ratio(settings, model, n_guess)),
         )
         if full_rank
         else MeanField(),
@@ -186,6 +190,8 @@ def plan_na_dpvi(
     score, curvature = bounds.score, bounds.curvature
     if bounds.typical and (settings.private or not bounded):
         score, curvature = bounds.typical
+        if isinstance(model, HasScoreUnit):
+            curvature = curvature_ratio(settings, model, n) * score**2
     share = 0.2 if settings.private else 1.01
     clip = settings.clipping_norm or bounds.clip or score * share
     norm = 1.01 * curvature * min(1, clip / score)  # the curvature is weighted like its score
@@ -200,6 +206,21 @@ def moments_edge(settings: Settings, n_columns: int, n: float) -> float:
     If the whole budget were spent on rows of typical length.
     """
     return (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+
+
+def curvature_ratio(settings: Settings, model: Model, n: float | None) -> float:
+    """Clipping norm of a record's curvature over the square of its score's.
+
+    The curvature of a clipped score is its length times the clipping norm. Where scores are clipped
+    at about their typical length, many are longer: intervals would be too wide. The norm is as
+    large as noise allows. The edge of the noise's spectrum, if the whole budget were spent, is
+    `_CURVATURE_EDGE` times a typical eigenvalue.
+    """
+    if not isinstance(model, HasScoreUnit):
+        return CURVATURE_RATIO
+    edge = moments_edge(settings, n_parameters(model), n) if n else math.inf
+    least, most = _CURVATURE_RATIOS
+    return min(max(_CURVATURE_EDGE / max(edge, 1e-9), least), most)
 
 
 def score_noise(settings: Settings, model: Model, n: float) -> float:

@@ -30,13 +30,12 @@ from skdpbayes.models.denoising import (
     noise_edge,
     possible_eigenvalues,
 )
-from skdpbayes.models.protocols import Array, HasScoreUnit, Number
+from skdpbayes.models.protocols import Array, Number
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Round, Scales, Sums
 from skdpbayes.solvers.released_curvature import Curvature, curvature_round
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
-TYPICAL_RATIO = 2.0  # the same, where scores are clipped at about their typical length
 TIME_CONSTANT = 5  # rounds in which a direction settles at first
 RATE_LIMITS = (0.2, 0.1)  # full rank, mean field; see `DPVI._rates`
 FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer, unless told
@@ -270,11 +269,14 @@ class FullRank:
         inform one: a direction that only the prior holds hardly spreads then. Infinity: no limit.
     fast : float
         Fraction of the run after which steps get shorter.
+    curvature_ratio : float
+        Clipping norm of a record's curvature over the square of the score's.
     """
 
     curvature_bound: Number = np.inf
     calm: Number = np.inf
     fast: Number = FAST_UNTIL
+    curvature_ratio: Number = CURVATURE_RATIO
 
     def init(self, mu: jax.Array, sd: jax.Array) -> tuple[FullRankState, Draw]:
         """State, and the averages over the late rounds: of points and of the scores there."""
@@ -350,9 +352,7 @@ class FullRank:
             return clip_of(model, state)
 
         def norm(state: GuidedState) -> jax.Array:
-            # The curvature of a clipped score is its length times the clipping norm.
-            ratio = TYPICAL_RATIO if isinstance(model, HasScoreUnit) else CURVATURE_RATIO
-            return jnp.minimum(self.curvature_bound, ratio * clip(state) ** 2)
+            return jnp.minimum(self.curvature_bound, self.curvature_ratio * clip(state) ** 2)
 
         def update(state: Any, point: Draw, step: jax.Array, estimate: Sums, scales: Scales) -> Any:
             del point, step

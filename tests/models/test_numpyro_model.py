@@ -220,7 +220,7 @@ def test_scales_are_taken_where_rounds_have_arrived(model):
     release = sums, {"norms": 0.0, "shares": 1e-3}, None
     first = opening.update(opened.init(), *release)
     assert first["unit"] == 2.0 ** (10 - 8 + 1) and np.all(first["scales"] == 1)
-    arrived = opened.looked_at(first, ravel_pytree(draw(model, 5))[0].astype(jnp.float64))
+    arrived = opened.looked_at(first, ravel_pytree(draw(model, 5))[0])
     told = [jax.jit(lambda p: opening.statistics(p)(RECORD))(p) for p in (arrived, first)]
     at = unravelled(model, arrived["start"])
     own = np.asarray(jax.jit(lambda: jnp.abs(ravel_pytree(score(model, at, RECORD))[0]))())
