@@ -324,7 +324,9 @@ class DPNumPyroModel(ProgramEstimator):
             and n_parameters(learnt) <= self._defaults.full_rank_up_to
             and learnt.has_independent_priors()
         )
-        return task._replace(solver="na-dpvi" if suits_na_dpvi else "dpvi")
+        if not suits_na_dpvi:
+            return task._replace(solver="dpvi")
+        return task._replace(solver="na-dpvi", model=replace(task.model, whitened=True))
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         """Names only; their values are public by declaration."""

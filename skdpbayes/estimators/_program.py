@@ -105,7 +105,8 @@ class ProgramEstimator(PosteriorEstimator):
         defaults = self._defaults
         most = defaults.curvature_up_to if self.solver == "na-dpvi" else defaults.full_rank_up_to
         scaled = not whole and self.solver != "sgld" and n_parameters(learnt) <= most
-        opened = WithScoreUnit(learnt, found, np.float32(factor), scaled)
+        whitened = scaled and self.solver == "na-dpvi"
+        opened = WithScoreUnit(learnt, found, np.float32(factor), scaled, whitened)
         return Task(opened, bounds, voided_by)
 
     def _seem_to_hold_records(

@@ -138,8 +138,11 @@ class HasCommonScale(Protocol):
 class HasPriorAxes(Protocol):
     """Parameters that are linear coordinates of those that have the independent prior."""
 
-    def prior_axes(self) -> jax.Array:
-        """Matrix A, (P, P): ``A t`` has the prior of `prior_precision` and mean zero."""
+    def prior_axes(self) -> jax.Array | None:
+        """Matrix A, (P, P): ``A t`` has the prior of `prior_precision` and mean zero.
+
+        None: the identity.
+        """
 
 
 @runtime_checkable

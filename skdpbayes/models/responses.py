@@ -54,6 +54,12 @@ def typical_sizes(response: Response) -> jax.Array:
     return jnp.sqrt(shares @ jnp.square(others @ slope))
 
 
+def typical_moments(response: Response) -> Contribution:
+    """Second moments of the entries of a record's possible scores, (P, P)."""
+    slope, _, others, shares = _double(response)
+    return information((others * shares[:, None]).T @ others, slope)
+
+
 def information(of_law: jax.Array, slope: jax.Array) -> Contribution:
     """Information (k, k) on the numbers of a law as one on the parameters, (P, P).
 

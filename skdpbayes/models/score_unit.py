@@ -8,14 +8,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from skdpbayes.mechanism.contributions import scaled
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, flat_start, single
 from skdpbayes.models.protocols import Contribution, Params, Record
+from skdpbayes.models.whitened import whitening_axes
 
 _LOWEST, _HIGHEST = -8, 13  # range of the histogram, in binary logarithms
+_CLEAR = 0.3  # noise of a mean square of one, up to which correlations are taken
 _DOUBT = 2.0  # standard deviations of the noise within which nothing is known of an entry
 
 
@@ -33,16 +35,20 @@ class WithScoreUnit:
     factor : float
         The unit is this factor times the median, rounded up to a power of two.
     scaled : bool
-        Whether to release the sizes of entries too, and to take the model at `scales` by which they
-        are about one. The opening is then made twice: at the start, and where the rounds after it
-        have led. Only there scales are taken: far from the truth, one entry may stand for all that
-        a model does not explain.
+        Whether to release the sizes of entries too, and to take the model in coordinates in which
+        they are about one. The opening is then made twice: at the start, and where the rounds after
+        it have led. Only there coordinates are found: far from the truth, one entry may stand for
+        all that a model does not explain.
+    whitened : bool
+        Whether to release second moments of the entries instead of squares, so that entries are
+        about uncorrelated in the coordinates. The model then has no independent prior.
     """
 
     model: Any
     found: bool = field(metadata={"static": True})
     factor: Any = 1.0
     scaled: bool = field(default=False, metadata={"static": True})
+    whitened: bool = field(default=False, metadata={"static": True})
 
     def init(self) -> Params:
         """What is known before the release: the unit, and where scores are looked at."""
@@ -50,7 +56,7 @@ class WithScoreUnit:
         if not self.looks_again:
             return unit
         start = ravel_pytree(self.model.init())[0]
-        return unit | {"start": start, "scales": jnp.ones_like(start), "again": jnp.bool_(False)}
+        return unit | {"start": start, "axes": self._given_axes(start), "again": jnp.bool_(False)}
 
     @property
     def looks_again(self) -> bool:
@@ -58,13 +64,14 @@ class WithScoreUnit:
         return self.found and self.scaled
 
     def looked_at(self, params: Params, centre: jax.Array) -> Params:
-        """Parameters for another opening at `centre`, a point of `marginal` at scales of one."""
+        """Parameters for another opening at `centre`, a point of `marginal` before it."""
         return {**params, "start": centre.astype(jnp.float32)}
 
     def openings(self) -> tuple[Opening, ...]:
         """A histogram of the norms of scores, by powers of two.
 
-        If `scaled`, also the sums of the entries' shares of the norm, and of their squares.
+        If `scaled`, also the sums of the entries' shares of the norm, and of their squares or
+        second moments.
         """
         if not self.found:
             return ()
@@ -82,8 +89,12 @@ class WithScoreUnit:
                 )
                 found = {"norms": (usable & (size == bins)).astype(jnp.float32)}
                 if self.scaled:
-                    shares = self.model.score_sizes(start, record) / jnp.where(usable, norm, 1)
-                    found["shares"] = jnp.where(usable, jnp.stack([shares, shares**2]), 0)
+                    weight = jnp.where(usable, 1 / norm, 0)
+                    found["shares"] = shares = self.model.score_sizes(start, record) * weight
+                    found["squares"] = shares**2
+                if self.whitened:
+                    moments = self.model.score_moments(start, record)
+                    found["squares"] = scaled(moments, weight**2)
                 return found
 
             return one
@@ -97,42 +108,78 @@ class WithScoreUnit:
             unit = {"unit": self.factor * 2.0 ** (bins[middle] + 1).astype(jnp.float32)}
             if not self.scaled:
                 return unit
-            found = scales_of(sums["shares"], scales["shares"])
-            own = {"scales": jnp.where(params["again"], found, 1), "again": jnp.bool_(True)}
-            return {**params, **unit, **own}
+            of = axes_of if self.whitened else scales_of
+            found = of(sums["shares"], sums["squares"], scales["squares"])
+            axes = jnp.where(params["again"], found, self._given_axes(found[0]))
+            return {**params, **unit, "axes": axes, "again": jnp.bool_(True)}
 
-        norms = Block(jnp.float32(1), 0.5 if self.scaled else 1.0, "mean")
-        # Squares of shares have the sum one, and so have shares to the power of four at most.
-        shares = {"shares": Block(NORM * np.float32(2**0.5), 0.5, "mean")} if self.scaled else {}
-        return (Opening(statistics, {"norms": norms} | shares, update),)
+        blocks = {"norms": Block(jnp.float32(1), 0.5 if self.scaled else 1.0, "mean")}
+        if self.scaled:
+            # Squares of shares have the sum one: no norm of a record's part is larger.
+            blocks |= {name: Block(NORM, 0.25, "mean") for name in ("shares", "squares")}
+        return (Opening(statistics, blocks, update),)
 
     def marginal(self, params: Params) -> Any:
-        """The model with its unit, and perhaps with scales and a start."""
+        """The model with its unit, and perhaps with axes and a start."""
         if not self.looks_again:
             return replace(self.model, score_unit=params["unit"])
-        scales = params["scales"]
-        own = {"scales": scales, "starts_at": params["start"] / scales}
-        return replace(self.model, score_unit=params["unit"], **own)
+        axes, start = params["axes"], params["start"]
+        start = jnp.linalg.solve(axes, start) if self.whitened else start / axes
+        return replace(self.model, score_unit=params["unit"], axes=axes, starts_at=start)
+
+    def _given_axes(self, like: jax.Array) -> jax.Array:
+        """Those of the model."""
+        return jnp.eye(like.size, dtype=like.dtype) if self.whitened else jnp.ones_like(like)
 
 
-def scales_of(sums: jax.Array, noise: jax.Array) -> jax.Array:
+def scales_of(shares: jax.Array, squares: jax.Array, noise: jax.Array) -> jax.Array:
     """Scales at which the entries of scores have about one mean square.
 
     A score times the scales has the norm that it had, in the mean square.
 
     Parameters
     ----------
-    sums : array of shape (2, P)
+    shares, squares : arrays of shape (P,)
         Noisy sums, over records, of the sizes of entries over the norm, and of their squares.
     noise : float
         Standard deviation of the noise.
     """
-    (shares, squares), noise = double((sums, noise))
-    n = jnp.maximum(jnp.sum(squares), 1)
+    shares, squares, noise = double((shares, squares, noise))
+    doubt, n = _DOUBT * noise, _counted(squares)
     # The mean square is at least the square of the mean, which noise hides less.
-    doubt = _DOUBT * noise
     known = jnp.maximum(jnp.maximum(shares, doubt) ** 2 / n, squares - doubt)
     return single(jnp.sqrt(n / len(known) / known))
+
+
+def axes_of(shares: jax.Array, moments: jax.Array, noise: jax.Array) -> jax.Array:
+    """Axes in which entries of scores have one mean square, and are uncorrelated, (P, P).
+
+    Parameters
+    ----------
+    shares : array of shape (P,)
+        As in `scales_of`.
+    moments : array of size P^2
+        Noisy sum of the second moments of entries over the norm.
+    noise : float
+    """
+    p = len(shares)
+    moments = moments.reshape(p, p)
+    scales = double(scales_of(shares, jnp.diag(moments), noise))
+    moments, noise = double((moments, noise))
+    # Of entries that hide in the noise, no correlation is known.
+    unit = p / _counted(jnp.diag(moments))
+    doubt = unit * noise * scales**2
+    clear = doubt < _CLEAR
+    found = unit * scales[:, None] * (moments + moments.T) / 2 * scales
+    found = jnp.where(clear[:, None] & clear & ~jnp.eye(p, dtype=bool), found, jnp.eye(p))
+    variance = jnp.sum(jnp.where(clear, doubt, 0)) ** 2 / jnp.maximum(jnp.sum(clear), 1) ** 2 / 2
+    axes = whitening_axes(found, variance, jnp.asarray(p**0.5))
+    return single(scales[:, None] * double(axes))
+
+
+def _counted(squares: jax.Array) -> jax.Array:
+    """Noisy number of records: the squares of each have the sum one."""
+    return jnp.maximum(jnp.sum(squares), 1)
 
 
 @jax.tree_util.register_dataclass

@@ -29,10 +29,15 @@ from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
 from skdpbayes.compilation import LITTLE_EFFORT
-from skdpbayes.models.base import flat_start
+from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.models.numpyro.laws import cut_short, inner_law, parted, points, possible_scores
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record, Response
-from skdpbayes.models.responses import information, typical_length, typical_sizes
+from skdpbayes.models.responses import (
+    information,
+    typical_length,
+    typical_moments,
+    typical_sizes,
+)
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 
 _POINTS = 8  # at which priors are compared
@@ -324,20 +329,23 @@ def normal_shape(law):
 
 
 class ProgramLikelihood(ABC):
-    """Likelihood of a program's records, and the prior, in a model's own coordinates.
+    """Likelihood of a program's records, and the prior, in a model's own parameters.
 
     Attributes
     ----------
     program : Program
     score_unit : float
         Norm of a typical score; clipping norms are relative to it.
+    axes : array of shape (P,) or (P, P), or None
+        Axes times the parameters are coordinates whose prior is standard normal; a vector stands
+        for a diagonal. None: the identity.
     starts_at : array of shape (P,) or None
-        Coordinates at which rounds start. None: the centre of the prior.
+        Parameters at which rounds start. None: the centre of the prior.
     """
 
     program: Program
     score_unit: Number
-
+    axes: Array | None
     starts_at: Array | None
 
     @abstractmethod
@@ -354,6 +362,32 @@ class ProgramLikelihood(ABC):
         return (
             mean if self.starts_at is None else ravel_pytree(mean)[1](jnp.asarray(self.starts_at))
         )
+
+    def prior_precision(self) -> Params:
+        """Squares of the axes, if they are a vector; else ones."""
+        mean, axes = self.prior_mean(), self.axes
+        if axes is None or axes.ndim == 2:
+            return jax.tree.map(jnp.ones_like, mean)
+        return ravel_pytree(mean)[1](jnp.square(axes))
+
+    def prior_axes(self) -> jax.Array | None:
+        """Axes, if they are a matrix."""
+        return None if self.axes is None or self.axes.ndim == 1 else jnp.asarray(self.axes)
+
+    def coordinates(self, flat: jax.Array) -> jax.Array:
+        """Axes times the ravelled parameters."""
+        if self.axes is None:
+            return flat
+        axes = jnp.asarray(self.axes, flat.dtype)
+        return axes * flat if axes.ndim == 1 else axes @ flat
+
+    def in_coordinates(
+        self, posterior: GaussianPosterior | DrawsPosterior
+    ) -> GaussianPosterior | DrawsPosterior:
+        """Posterior of `coordinates`."""
+        if self.axes is None:
+            return posterior
+        return posterior.mapped(np.diag(self.axes) if self.axes.ndim == 1 else self.axes)
 
     def log_prior(self, params: Params) -> jax.Array:
         """Log density of the coordinates, up to a constant."""
@@ -400,6 +434,12 @@ class ProgramLikelihood(ABC):
         if self.one_response:
             return typical_sizes(self.response(params, record))
         return jnp.abs(self._score(params, record))
+
+    def score_moments(self, params: Params, record: Record) -> Contribution:
+        """Second moments of the entries of a record's score, (P, P), likewise."""
+        if self.one_response:
+            return typical_moments(self.response(params, record))
+        return Quadratic(jnp.ones((1, 1), jnp.float32), self._score(params, record))
 
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses, if these are few or censored.
@@ -488,10 +528,8 @@ class NumPyroModel(ProgramLikelihood):
         Norm of a typical score; clipping norms are relative to it.
     fixed : dict of pytrees
         Unconstrained values of the sites that are `numpyro.param`.
-    scales : array of shape (P,), optional
-        The prior of a coordinate is normal with standard deviation one over its scale. None: ones.
-    starts_at : array of shape (P,), optional
-        Coordinates at which rounds start. None: the centre of the prior.
+    axes, starts_at : arrays, optional
+        As of `ProgramLikelihood`.
     """
 
     program: Program = field(metadata={"static": True})
@@ -499,7 +537,7 @@ class NumPyroModel(ProgramLikelihood):
     affine: Any
     score_unit: Number = 1.0
     fixed: Any = field(default_factory=dict)
-    scales: Array | None = None
+    axes: Array | None = None
     starts_at: Array | None = None
 
     def call(self, batch: Mapping[str, Any]):
@@ -533,17 +571,11 @@ class NumPyroModel(ProgramLikelihood):
         sums = jax.device_get(_sums_of_priors(self, [(one, other), *pairs]))
         return bool(np.allclose(sums, sums[0], rtol=1e-3, atol=1e-3))
 
-    def prior_precision(self) -> Params:
-        """Squares of the scales."""
-        if self.scales is None:
-            return jax.tree.map(jnp.ones_like, self.init())
-        return flat_start(self)[1](jnp.square(self.scales))
-
     def natural(
         self, posterior: GaussianPosterior | DrawsPosterior
     ) -> GaussianPosterior | DrawsPosterior:
         """Posterior of coordinates whose prior is standard normal."""
-        return unscaled(posterior, self.scales)
+        return self.in_coordinates(posterior)
 
     def values(self, params):
         """Values of the latent sites, and of deterministic ones that are functions of them."""
@@ -562,22 +594,15 @@ class NumPyroModel(ProgramLikelihood):
 
     def traced(self, params: Params, batch: Mapping[str, Any]) -> tuple[Placed, dict[str, Any]]:
         """Latent sites at their coordinates, and all sites of a batch of records."""
-        if self.scales is not None:
+        if self.axes is not None:
             flat, unravel = ravel_pytree(params)
-            params = unravel(jnp.asarray(self.scales) * flat)
+            params = unravel(self.coordinates(flat))
         placed = Placed(self.program.sites, params, self.affine)
         # No caller reads latent sites of single records.
         noise = [handlers.seed(rng_seed=0)] if self.program.local else []
         with traced(*noise, placed) as sites:
             self.call(batch)
         return placed, sites
-
-
-def unscaled(
-    posterior: GaussianPosterior | DrawsPosterior, scales: Array | None
-) -> GaussianPosterior | DrawsPosterior:
-    """Posterior of the coordinates times their scales."""
-    return posterior if scales is None else posterior.mapped(np.diag(scales))
 
 
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)

@@ -33,7 +33,6 @@ from skdpbayes.models.numpyro.program import (
     Program,
     ProgramLikelihood,
     log_probability,
-    unscaled,
 )
 from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior, Posterior
@@ -61,8 +60,8 @@ class Reduced(ProgramLikelihood):
         Hyper-parameters in the rounds; zero elsewhere.
     parts : Parts
     score_unit : float
-    scales, starts_at : arrays of shape (n_left,), optional
-        Of the coordinates, as `NumPyroModel` has them.
+    axes, starts_at : arrays, optional
+        Of these coordinates, as `NumPyroModel` has them.
     """
 
     model: NumPyroModel
@@ -70,7 +69,7 @@ class Reduced(ProgramLikelihood):
     offset: Array
     parts: Parts = field(metadata={"static": True})
     score_unit: Number = 1.0
-    scales: Array | None = None
+    axes: Array | None = None
     starts_at: Array | None = None
 
     @property
@@ -88,17 +87,12 @@ class Reduced(ProgramLikelihood):
 
     def traced(self, params: Params, batch: Mapping[str, Any]) -> tuple[Placed, dict[str, Any]]:
         """Latent sites at their coordinates, and all sites of a batch of records."""
-        own = params if self.scales is None else self.scales * params
-        every = flat_start(self.model)[1](self.offset + self.basis @ own)
-        return self.model.traced(every, batch)
-
-    def prior_precision(self) -> Params:
-        """Squares of the scales."""
-        return jnp.ones_like(self.init()) if self.scales is None else jnp.square(self.scales)
+        every = jnp.asarray(self.offset + self.basis @ self.coordinates(params))
+        return self.model.traced(flat_start(self.model)[1](every), batch)
 
     def natural(self, posterior: GaussianPosterior | DrawsPosterior) -> Posterior:
         """Posterior of all coordinates: those left out have their prior."""
-        posterior = unscaled(posterior, self.scales)
+        posterior = self.in_coordinates(posterior)
         if not self.parts.hyper:
             return posterior.among_others(np.asarray(self.basis, np.float64))
         assert isinstance(posterior, GaussianPosterior)  # `reduced` for `sgld` has hyper=False
