@@ -87,15 +87,14 @@ class WithScoreUnit:
                 size = jnp.clip(
                     jnp.floor(jnp.log2(jnp.where(usable, norm, 1))), _LOWEST, _HIGHEST - 1
                 )
-                found = {"norms": (usable & (size == bins)).astype(jnp.float32)}
+                found = {"norms": (size == bins).astype(jnp.float32)}
                 if self.scaled:
-                    weight = jnp.where(usable, 1 / norm, 0)
-                    found["shares"] = shares = self.model.score_sizes(start, record) * weight
+                    found["shares"] = shares = self.model.score_sizes(start, record) / norm
                     found["squares"] = shares**2
                 if self.whitened:
                     moments = self.model.score_moments(start, record)
-                    found["squares"] = scaled(moments, weight**2)
-                return found
+                    found["squares"] = scaled(moments, 1 / norm**2)
+                return jax.tree.map(lambda x: jnp.where(usable, x, 0), found)
 
             return one
 

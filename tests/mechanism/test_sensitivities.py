@@ -65,9 +65,12 @@ class Scores:
     def score_sizes(self, params, record):
         return jnp.abs(record["x"])
 
+    def score_moments(self, params, record):
+        return Quadratic(jnp.ones((1, 1)), record["x"])
 
-def opening_of_scores():
-    model = WithScoreUnit(Scores(), True, scaled=True)
+
+def opening_of_scores(whitened):
+    model = WithScoreUnit(Scores(), True, scaled=True, whitened=whitened)
     return in_units_of_noise(model.openings()[0], model.init())
 
 
@@ -181,8 +184,13 @@ MODELS |= {
     "linear regression: moments": Case(
         opening_of_linear_regression(1), 1.0, math.sqrt(2), 4, response, 3.0
     ),
-    # Of records along two axes, in two bins of the histogram.
-    "scores of programs": Case(opening_of_scores(), 1.0, math.sqrt(2), 3, lambda v: {"x": v}, 3.0),
+}
+# Of records along two axes, in two bins of the histogram.
+MODELS |= {
+    f"scores of programs{name}": Case(
+        opening_of_scores(whitened), 1.0, math.sqrt(2), 3, lambda v: {"x": v}, 3.0
+    )
+    for name, whitened in (("", False), (": moments", True))
 }
 
 

@@ -13,12 +13,13 @@ from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy import stats
 
-from skdpbayes.models.base import flat_start, score
+from skdpbayes.mechanism.contributions import Quadratic
+from skdpbayes.models.base import flat_start, prior_matrix, score
 from skdpbayes.models.numpyro.guide import read_guide
 from skdpbayes.models.numpyro.predict import mean_response
 from skdpbayes.models.numpyro.program import NumPyroModel, Program, coordinates
 from skdpbayes.models.numpyro.reading import read_model
-from skdpbayes.models.score_unit import WithScoreUnit, scales_of
+from skdpbayes.models.score_unit import WithScoreUnit, axes_of, scales_of
 from skdpbayes.posteriors import GaussianPosterior
 
 X, Y = ("0", (2,), "float32"), ("1", (), "int32")
@@ -183,17 +184,32 @@ def test_noise_does_not_carry_the_unit_away(model):
     assert nothing["unit"] == 2.0 ** (3 - 8 + 1)
 
 
-def test_shares_are_those_of_usable_scores(model):
-    """Sizes over the norm, and their squares: a record counts for one, or for nothing."""
-    opened = WithScoreUnit(model, True, scaled=True)
+@pytest.mark.parametrize("whitened", [False, True])
+def test_shares_are_those_of_usable_scores(whitened, model):
+    """Sizes over the norm, and their squares or products: a record counts for one, or for nothing."""
+    opened = WithScoreUnit(model, True, scaled=True, whitened=whitened)
     (opening,) = opened.openings()
     one = jax.jit(opening.statistics(opened.init()))
     own = jax.jit(lambda: ravel_pytree(score(model, model.init(), RECORD))[0])()
-    shares = np.abs(own) / np.linalg.norm(own)
-    np.testing.assert_allclose(one(RECORD)["shares"], [shares, shares**2], atol=1e-6)
-    assert not one(RECORD | {"0": jnp.array([jnp.nan, 0.0])})["shares"].any()
+    shares = own / np.linalg.norm(own)
+    found = one(RECORD)
+    np.testing.assert_allclose(found["shares"], np.abs(shares), atol=1e-6)
+    products = full(found["squares"]) if whitened else np.diag(found["squares"])
+    expected = np.outer(shares, shares) if whitened else np.diag(shares**2)
+    np.testing.assert_allclose(products, expected, atol=1e-6)
+    null = one(RECORD | {"0": jnp.array([jnp.nan, 0.0])})
+    assert not null["shares"].any() and not full(null["squares"]).any()
     assert sum(block.share for block in opening.blocks.values()) == 1
-    assert "shares" not in WithScoreUnit(model, True).openings()[0].blocks
+    assert opening.blocks.keys() - WithScoreUnit(model, True).openings()[0].blocks.keys() == {
+        "shares",
+        "squares",
+    }
+
+
+def full(part):
+    if not isinstance(part, Quadratic):
+        return part
+    return part.weight[0, 0] * np.outer(part.vector, part.vector)
 
 
 def test_scales_give_entries_of_scores_one_mean_square():
@@ -201,73 +217,98 @@ def test_scales_give_entries_of_scores_one_mean_square():
     scores = rng.normal(size=(10_000, 4)) * [1.0, 0.3, 0.02, 1.0]
     scores[:, 3] *= rng.uniform(size=10_000) < 0.1  # a rare column
     shares = np.abs(scores) / np.linalg.norm(scores, axis=1, keepdims=True)
-    sums, square = np.array([shares, shares**2]).sum(axis=1), (shares**2).mean(axis=0)
-    np.testing.assert_allclose(np.asarray(scales_of(sums, 1e-3)) ** 2 * square, 0.25, rtol=1e-3)
+    sums, square = (shares.sum(axis=0), (shares**2).sum(axis=0)), (shares**2).mean(axis=0)
+    np.testing.assert_allclose(np.asarray(scales_of(*sums, 1e-3)) ** 2 * square, 0.25, rtol=1e-3)
     # With noise, an entry that hides in it counts as two standard deviations of it.
-    noisy = np.asarray(scales_of(sums, 300.0))[[0, 2]] * 2
+    noisy = np.asarray(scales_of(*sums, 300.0))[[0, 2]] * 2
     np.testing.assert_allclose(noisy, [square[0] ** -0.5, 1 / 0.06], rtol=0.1)
-    hidden = [scales_of(rng.normal(0, 300.0, (2, 4)), 300.0) for _ in range(20)]
+    hidden = [scales_of(*rng.normal(0, 300.0, (2, 4)), 300.0) for _ in range(20)]
     assert np.isfinite(hidden).all() and np.median(np.ptp(np.log(hidden), axis=1)) < 0.1
 
 
-def test_scales_are_taken_where_rounds_have_arrived(model):
+def test_axes_give_entries_one_mean_square_and_no_correlation():
+    rng = np.random.default_rng(0)
+    columns = np.append(np.ones((10_000, 1)), rng.uniform(size=(10_000, 3)), axis=1)
+    scores = columns * [1.0, 1.0, 0.2, 0.01]
+    shares = scores / np.linalg.norm(scores, axis=1, keepdims=True)
+    moments = shares.T @ shares
+    in_double = jax.jit(axes_of)
+    with jax.enable_x64(True):
+        exact = np.asarray(in_double(np.abs(shares).sum(axis=0), moments, 1e-6), float)
+        np.testing.assert_allclose(exact.T @ moments @ exact / 10_000, np.eye(4) / 4, atol=1e-3)
+        noise = 20 * rng.normal(size=(4, 4))
+        noisy = np.asarray(in_double(np.abs(shares).sum(axis=0), moments + noise, 20.0), float)
+        # No correlation is taken of the last entry, which hides in the noise.
+        assert np.count_nonzero(np.abs(noisy[3]) > 1e-6) == 1
+        found = 4 * noisy.T @ moments @ noisy / 10_000
+        assert np.linalg.cond(found) < 40 < 1000 < np.linalg.cond(moments)
+        hidden = in_double(rng.normal(0, 300.0, 4), rng.normal(0, 300.0, (4, 4)), 300.0)
+    assert np.isfinite(hidden).all()
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_coordinates_are_found_where_rounds_have_arrived(whitened, model):
     """Not at the start: there one entry may stand for all that a model does not explain."""
-    opened = WithScoreUnit(model, True, scaled=True)
+    opened = WithScoreUnit(model, True, scaled=True, whitened=whitened)
     (opening,) = opened.openings()
     size = flat_start(model)[0].size
-    sums = {"norms": jnp.zeros(21).at[10].set(100.0), "shares": jnp.ones((2, size))}
-    sums["shares"] = sums["shares"].at[:, 0].set(50.0)
-    release = sums, {"norms": 0.0, "shares": 1e-3}, None
-    first = opening.update(opened.init(), *release)
-    assert first["unit"] == 2.0 ** (10 - 8 + 1) and np.all(first["scales"] == 1)
+    sums = {"norms": jnp.zeros(21).at[10].set(100.0), "shares": jnp.ones(size).at[0].set(50.0)}
+    sums["squares"] = jnp.diag(sums["shares"]) if whitened else sums["shares"]
+    noise = {"norms": 0.0, "shares": 1e-3, "squares": 1e-3}
+    with jax.enable_x64(True):
+        first = opening.update(opened.init(), sums, noise, None)
+    assert first["unit"] == 2.0 ** (10 - 8 + 1)
+    np.testing.assert_array_equal(first["axes"], np.eye(size) if whitened else np.ones(size))
     arrived = opened.looked_at(first, ravel_pytree(draw(model, 5))[0])
     told = [jax.jit(lambda p: opening.statistics(p)(RECORD))(p) for p in (arrived, first)]
-    at = unravelled(model, arrived["start"])
+    at = flat_start(model)[1](arrived["start"])
     own = np.asarray(jax.jit(lambda: jnp.abs(ravel_pytree(score(model, at, RECORD))[0]))())
-    np.testing.assert_allclose(told[0]["shares"][0], own / np.linalg.norm(own), atol=1e-5)
+    np.testing.assert_allclose(told[0]["shares"], own / np.linalg.norm(own), atol=1e-5)
     assert not np.allclose(*(x["shares"] for x in told), atol=1e-2)
-    second = opening.update(arrived, *release)
-    np.testing.assert_allclose(second["scales"], scales_of(sums["shares"], 1e-3))
+    with jax.enable_x64(True):
+        second = opening.update(arrived, sums, noise, None)
+    assert second["axes"].ravel()[0] < 0.2 * np.max(second["axes"])
     marginal = opened.marginal(second)
-    start = ravel_pytree(marginal.init())[0]
-    np.testing.assert_allclose(start * second["scales"], arrived["start"], rtol=1e-5)
+    start = marginal.coordinates(ravel_pytree(marginal.init())[0])
+    np.testing.assert_allclose(start, arrived["start"], rtol=1e-4, atol=1e-5)
     assert not ravel_pytree(marginal.prior_mean())[0].any()
 
 
-def unravelled(model, flat):
-    return flat_start(model)[1](flat)
-
-
-def test_scales_are_units_of_the_coordinates(model):
-    """The same model, of coordinates over their scales."""
+@pytest.mark.parametrize("whitened", [False, True])
+def test_axes_are_units_of_the_coordinates(whitened, model):
+    """The same model, of other parameters."""
     size = flat_start(model)[0].size
-    scales = np.geomspace(0.1, 10, size).astype(np.float32)
-    scaled = dataclasses.replace(model, scales=scales)
-    params = draw(model, 5)
+    axes = np.geomspace(0.1, 10, size).astype(np.float32)
+    if whitened:
+        axes = axes[:, None] * (np.eye(size) + np.tri(size, k=-1) / size).astype(np.float32)
+    matrix = np.diag(axes) if axes.ndim == 1 else axes
+    other, params = dataclasses.replace(model, axes=axes), draw(model, 5)
     flat, unravel = ravel_pytree(params)
-    own = unravel(flat / scales)
+    own = unravel(jnp.asarray(np.linalg.solve(matrix.astype(float), np.asarray(flat)), jnp.float32))
 
     @jax.jit
     def told():
-        scores = [ravel_pytree(score(*at, RECORD))[0] for at in ((scaled, own), (model, params))]
-        sizes = scaled.score_sizes(own, RECORD)
-        bounds = scaled.score_bound(own, RECORD), scaled.score_norm(own, RECORD)
+        scores = [ravel_pytree(score(*at, RECORD))[0] for at in ((other, own), (model, params))]
+        sizes, moments = other.score_sizes(own, RECORD), other.score_moments(own, RECORD)
+        bounds = other.score_bound(own, RECORD), other.score_norm(own, RECORD)
         densities = [
             (m.log_prior(at), m.log_likelihood(at, RECORD))
-            for m, at in ((scaled, own), (model, params))
+            for m, at in ((other, own), (model, params))
         ]
-        return scores, sizes, bounds, densities, scaled.values(own), model.values(params)
+        return scores, sizes, moments, bounds, densities, other.values(own), model.values(params)
 
-    (of_scaled, of_model), sizes, (bound, norm), (one, other), values, expected = told()
-    np.testing.assert_allclose(of_scaled, scales * of_model, rtol=1e-4)
-    np.testing.assert_allclose(sizes, np.abs(of_scaled), rtol=1e-5)
-    assert norm == pytest.approx(float(np.linalg.norm(of_scaled)), rel=1e-5) and bound >= norm
-    np.testing.assert_allclose(one, other, rtol=1e-4)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), values, expected)
-    np.testing.assert_allclose(ravel_pytree(scaled.prior_precision())[0], scales**2, rtol=1e-6)
-    found = scaled.natural(GaussianPosterior(np.ones(size), np.full(size, 0.1)))
-    np.testing.assert_allclose(found.mean, scales)
-    np.testing.assert_allclose(found.std, 0.1 * scales)
+    (changed, plain), sizes, moments, (bound, norm), (one, two), values, expected = told()
+    np.testing.assert_allclose(changed, matrix.T @ plain, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(sizes, np.abs(changed), rtol=1e-5)
+    np.testing.assert_allclose(full(moments), np.outer(changed, changed), rtol=1e-4)
+    assert norm == pytest.approx(float(np.linalg.norm(changed)), rel=1e-5) and bound >= norm
+    np.testing.assert_allclose(one, two, rtol=1e-3)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3), values, expected)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(prior_matrix(other), matrix.T @ matrix, rtol=1e-5)
+    found = other.natural(GaussianPosterior(np.ones(size), np.full(size, 0.1)))
+    np.testing.assert_allclose(found.mean, matrix.sum(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(found.covariance, 0.01 * matrix @ matrix.T, rtol=1e-6, atol=1e-9)
 
 
 def with_a_size(x, y=None):

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer.autoguide import AutoNormal
 
 from skdpbayes import DPNumPyroModel
-from skdpbayes.models.base import flat_start
+from skdpbayes.models.base import flat_start, prior_matrix
 from skdpbayes.models.numpyro.program import Program
 from skdpbayes.models.numpyro.reading import read_model
 from skdpbayes.models.numpyro.reduced import reduced
@@ -195,33 +195,34 @@ def test_norms_are_those_of_scores_in_all_coordinates(function):
     )
 
 
-def test_scales_are_units_of_these_coordinates_too():
+def test_axes_are_units_of_these_coordinates_too():
     small, record = reduced(read(level())), RECORD | {"y": jnp.float32(1)}
-    scales = np.geomspace(0.1, 10, 6).astype(np.float32)
-    scaled = dataclasses.replace(small, scales=scales)
-    params = jnp.asarray(np.random.default_rng(0).normal(size=6), jnp.float32)
+    axes = np.geomspace(0.1, 10, 6)[:, None] * (np.eye(6) + np.tri(6, k=-1) / 6)
+    other = dataclasses.replace(small, axes=axes.astype(np.float32))
+    params = np.random.default_rng(0).normal(size=6)
+    own = jnp.asarray(np.linalg.solve(axes, params), jnp.float32)
+    params = jnp.asarray(params, jnp.float32)
 
     @jax.jit
     def told():
-        own, sizes = scaled.response(params / scales, record), small.score_sizes(params, record)
-        prior = scaled.log_prior(params / scales), small.log_prior(params)
-        likelihood = [
-            m.log_likelihood(at, record) for m, at in ((scaled, params / scales), (small, params))
-        ]
-        slopes = own.slope, small.response(params, record).slope
-        return slopes, (scaled.score_sizes(params / scales, record), sizes), prior, likelihood
+        pairs = (other, own), (small, params)
+        slopes = [m.response(at, record).slope for m, at in pairs]
+        densities = [(m.log_prior(at), m.log_likelihood(at, record)) for m, at in pairs]
+        moments = [m.score_moments(at, record) for m, at in pairs]
+        return slopes, densities, moments, [m.score_sizes(at, record) for m, at in pairs]
 
-    (slope, other), (sizes, plain), prior, likelihood = told()
-    np.testing.assert_allclose(slope, other * scales, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(sizes, plain * scales, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(*prior, rtol=1e-4)
-    np.testing.assert_allclose(*likelihood, rtol=1e-4)
-    np.testing.assert_allclose(scaled.prior_precision(), scales**2, rtol=1e-6)
+    (slope, plain), densities, moments, sizes = told()
+    np.testing.assert_allclose(slope, plain @ axes, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(*densities, rtol=1e-3)
+    np.testing.assert_allclose(moments[0], axes.T @ moments[1] @ axes, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(sizes[0] ** 2, np.diag(moments[0]), rtol=1e-4, atol=1e-6)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(prior_matrix(other), axes.T @ axes, rtol=1e-5, atol=1e-6)
     mean, root = np.arange(6.0), np.eye(6) / 10
-    found = scaled.natural(GaussianPosterior(mean, root))
-    expected = small.natural(GaussianPosterior(scales * mean, scales[:, None] * root))
-    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-9)
-    np.testing.assert_allclose(found.covariance, expected.covariance, atol=1e-9)
+    found = other.natural(GaussianPosterior(mean, root))
+    expected = small.natural(GaussianPosterior(axes @ mean, axes @ root))
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.covariance, expected.covariance, rtol=1e-5, atol=1e-6)
 
 
 def twice(x, group, y=None):
