@@ -109,7 +109,7 @@ class WithScoreUnit:
                 return unit
             of = axes_of if self.whitened else scales_of
             found = of(sums["shares"], sums["squares"], scales["squares"])
-            axes = jnp.where(params["again"], found, self._given_axes(found[0]))
+            axes = jnp.where(params["again"], found, self._given_axes(params["start"]))
             return {**params, **unit, "axes": axes, "again": jnp.bool_(True)}
 
         blocks = {"norms": Block(jnp.float32(1), 0.5 if self.scaled else 1.0, "mean")}
