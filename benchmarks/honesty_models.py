@@ -187,8 +187,12 @@ _MODELS: dict[str, Callable[..., None]] = {
 }
 
 
-def _program(name: str, solver: str, *, from_prior: bool) -> Cell:
-    """A NumPyro model at epsilon 1, 3000 rows: moderate truths, or those of its prior."""
+def _program(name: str, solver: str, kind: str = "") -> Cell:
+    """A NumPyro model at epsilon 1, 3000 rows: moderate truths, or those of its prior.
+
+    Columns are normal, or (kind "positive") uniform between 0 and 1, as of a scaled table.
+    """
+    from_prior = kind == "prior"
     d = 4 if from_prior else 3
 
     def estimator() -> Any:
@@ -203,6 +207,8 @@ def _program(name: str, solver: str, *, from_prior: bool) -> Cell:
 
     def design(rng: np.random.Generator) -> Any:
         x = rng.standard_normal((3_000, d)) * (1.0 if from_prior else 0.5)
+        if kind == "positive":
+            x = rng.uniform(size=(3_000, d))
         return x if name != "survival" else {"x": x, "censored": np.zeros(len(x), np.float32)}
 
     simulate = censored_times if name == "survival" else None
@@ -260,9 +266,9 @@ def cells() -> dict[str, Cell]:
         for solver in ("dpvi", "na-dpvi")
     }  # fmt: skip
     found |= {
-        f"{name}{'-prior' * prior}-{solver}": _program(name, solver, from_prior=prior)
+        f"{name}{kind and '-' + kind}-{solver}": _program(name, solver, kind)
         for name in _MODELS
-        for prior in (False, True)
+        for kind in ("", "prior", "positive")
         for solver in GRADIENT
     }
     found |= {

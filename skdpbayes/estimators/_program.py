@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class ProgramEstimator(PosteriorEstimator):
     _model: NumPyroModel
 
     _defaults = Defaults(
-        opening_shares=(0.02, 0.05),  # for the releases that find the clipping norm and scales
-        opening_words="the first release goes",
+        opening_shares=(0.05,),  # for the release that finds the clipping norm, or the second one
+        opening_words="releases of the norms of scores go",
         full_rank_up_to=100,
         curvature_up_to=300,
         learning_rate=0.1,  # for a guide of the user's
@@ -102,12 +102,16 @@ class ProgramEstimator(PosteriorEstimator):
             clip=norm,
             mean_curvature=(norm / factor) ** 2,
         )
-        defaults = self._defaults
-        most = defaults.curvature_up_to if self.solver == "na-dpvi" else defaults.full_rank_up_to
-        scaled = not whole and self.solver != "sgld" and n_parameters(learnt) <= most
-        whitened = scaled and self.solver == "na-dpvi"
-        opened = WithScoreUnit(learnt, found, np.float32(factor), scaled, whitened)
+        kept = whole or self.solver == "sgld" or not math.isfinite(self.epsilon)
+        coordinates = "given" if kept else self._coordinates_of_scores(n_parameters(learnt))
+        opened = WithScoreUnit(learnt, found, np.float32(factor), coordinates)
         return Task(opened, bounds, voided_by)
+
+    def _coordinates_of_scores(self, size: int) -> Literal["given", "scaled", "whitened"]:
+        """Those in which scores of so many parameters are clipped, by solvers with matrices."""
+        if self.solver == "na-dpvi":
+            return "whitened" if size <= self._defaults.curvature_up_to else "given"
+        return "scaled" if size <= self._defaults.full_rank_up_to else "given"
 
     def _seem_to_hold_records(
         self, facts: Facts, constants: Sequence[np.ndarray]

@@ -1,10 +1,10 @@
-"""Typical norm of a score, found by one release, for models whose scores have no known bound."""
+"""Unit and coordinates of scores, found by a release, for models whose scores have no bound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ from skdpbayes.models.whitened import whitening_axes
 
 _LOWEST, _HIGHEST = -8, 13  # range of the histogram, in binary logarithms
 _CLEAR = 0.3  # noise of a mean square of one, up to which correlations are taken
-_DOUBT = 2.0  # standard deviations of the noise within which nothing is known of an entry
+_DOUBT = 2.0  # standard deviations of the noise below which the size of an entry is noise
+_LEAST = 1e-6  # mean square of an entry, where there is hardly any noise
 
 
 @jax.tree_util.register_dataclass
@@ -34,21 +35,20 @@ class WithScoreUnit:
         Whether to release the histogram; otherwise the model is used as it is.
     factor : float
         The unit is this factor times the median, rounded up to a power of two.
-    scaled : bool
-        Whether to release the sizes of entries too, and to take the model in coordinates in which
-        they are about one. The opening is then made twice: at the start, and where the rounds after
-        it have led. Only there coordinates are found: far from the truth, one entry may stand for
-        all that a model does not explain.
-    whitened : bool
-        Whether to release second moments of the entries instead of squares, so that entries are
-        about uncorrelated in the coordinates. The model then has no independent prior.
+    coordinates : {"given", "scaled", "whitened"}
+        Unless they are given, the sizes of entries are released too, and the model is taken in
+        coordinates in which they are about one; "whitened": and about uncorrelated, so that it has
+        no independent prior. The opening is then made twice: at the start, and where the rounds
+        after it have led. Only there coordinates are found: far from the truth, one entry may stand
+        for all that a model does not explain.
     """
 
     model: Any
     found: bool = field(metadata={"static": True})
     factor: Any = 1.0
-    scaled: bool = field(default=False, metadata={"static": True})
-    whitened: bool = field(default=False, metadata={"static": True})
+    coordinates: Literal["given", "scaled", "whitened"] = field(
+        default="given", metadata={"static": True}
+    )
 
     def init(self) -> Params:
         """What is known before the release: the unit, and where scores are looked at."""
@@ -56,22 +56,29 @@ class WithScoreUnit:
         if not self.looks_again:
             return unit
         start = ravel_pytree(self.model.init())[0]
-        return unit | {"start": start, "axes": self._given_axes(start), "again": jnp.bool_(False)}
+        return unit | {"start": start, "axes": self._identity(start), "arrived": jnp.bool_(False)}
 
     @property
     def looks_again(self) -> bool:
         """Whether the opening is made twice."""
-        return self.found and self.scaled
+        return self.found and self.coordinates != "given"
+
+    @property
+    def _whitened(self) -> bool:
+        return self.coordinates == "whitened"
 
     def looked_at(self, params: Params, centre: jax.Array) -> Params:
-        """Parameters for another opening at `centre`, a point of `marginal` before it."""
+        """Parameters for another opening at `centre`, a point of `marginal` before it.
+
+        Axes are the identity until then, so it is a point of the model.
+        """
         return {**params, "start": centre.astype(jnp.float32)}
 
     def openings(self) -> tuple[Opening, ...]:
         """A histogram of the norms of scores, by powers of two.
 
-        If `scaled`, also the sums of the entries' shares of the norm, and of their squares or
-        second moments.
+        If coordinates are to be found, also the sums of the entries' shares of the norm, and of
+        their squares or second moments.
         """
         if not self.found:
             return ()
@@ -88,10 +95,10 @@ class WithScoreUnit:
                     jnp.floor(jnp.log2(jnp.where(usable, norm, 1))), _LOWEST, _HIGHEST - 1
                 )
                 found = {"norms": (size == bins).astype(jnp.float32)}
-                if self.scaled:
+                if self.looks_again:
                     found["shares"] = shares = self.model.score_sizes(start, record) / norm
                     found["squares"] = shares**2
-                if self.whitened:
+                if self._whitened:
                     moments = self.model.score_moments(start, record)
                     found["squares"] = scaled(moments, 1 / norm**2)
                 return jax.tree.map(lambda x: jnp.where(usable, x, 0), found)
@@ -105,15 +112,15 @@ class WithScoreUnit:
             below = jnp.cumsum(jnp.where(seen, sums["norms"], 0))
             middle = jnp.argmax(2 * below >= below[-1])
             unit = {"unit": self.factor * 2.0 ** (bins[middle] + 1).astype(jnp.float32)}
-            if not self.scaled:
+            if not self.looks_again:
                 return unit
-            of = axes_of if self.whitened else scales_of
-            found = of(sums["shares"], sums["squares"], scales["squares"])
-            axes = jnp.where(params["again"], found, self._given_axes(params["start"]))
-            return {**params, **unit, "axes": axes, "again": jnp.bool_(True)}
+            shares, squares, noise = sums["shares"], sums["squares"], scales["squares"]
+            found = (axes_of if self._whitened else scales_of)(shares, squares, noise)
+            axes = jnp.where(params["arrived"], found, self._identity(params["start"]))
+            return {**params, **unit, "axes": axes, "arrived": jnp.bool_(True)}
 
-        blocks = {"norms": Block(jnp.float32(1), 0.5 if self.scaled else 1.0, "mean")}
-        if self.scaled:
+        blocks = {"norms": Block(jnp.float32(1), 0.5 if self.looks_again else 1.0, "mean")}
+        if self.looks_again:
             # Squares of shares have the sum one: no norm of a record's part is larger.
             blocks |= {name: Block(NORM, 0.25, "mean") for name in ("shares", "squares")}
         return (Opening(statistics, blocks, update),)
@@ -123,12 +130,12 @@ class WithScoreUnit:
         if not self.looks_again:
             return replace(self.model, score_unit=params["unit"])
         axes, start = params["axes"], params["start"]
-        start = jnp.linalg.solve(axes, start) if self.whitened else start / axes
+        start = jnp.linalg.solve(axes, start) if self._whitened else start / axes
         return replace(self.model, score_unit=params["unit"], axes=axes, starts_at=start)
 
-    def _given_axes(self, like: jax.Array) -> jax.Array:
-        """Those of the model."""
-        return jnp.eye(like.size, dtype=like.dtype) if self.whitened else jnp.ones_like(like)
+    def _identity(self, like: jax.Array) -> jax.Array:
+        """Axes of the coordinates given."""
+        return jnp.eye(like.size, dtype=like.dtype) if self._whitened else jnp.ones_like(like)
 
 
 def scales_of(shares: jax.Array, squares: jax.Array, noise: jax.Array) -> jax.Array:
@@ -147,7 +154,7 @@ def scales_of(shares: jax.Array, squares: jax.Array, noise: jax.Array) -> jax.Ar
     doubt, n = _DOUBT * noise, _counted(squares)
     # The mean square is at least the square of the mean, which noise hides less.
     known = jnp.maximum(jnp.maximum(shares, doubt) ** 2 / n, squares - doubt)
-    return single(jnp.sqrt(n / len(known) / known))
+    return single(jnp.sqrt(n / len(known) / jnp.maximum(known, _LEAST * n)))
 
 
 def axes_of(shares: jax.Array, moments: jax.Array, noise: jax.Array) -> jax.Array:
@@ -171,6 +178,7 @@ def axes_of(shares: jax.Array, moments: jax.Array, noise: jax.Array) -> jax.Arra
     clear = doubt < _CLEAR
     found = unit * scales[:, None] * (moments + moments.T) / 2 * scales
     found = jnp.where(clear[:, None] & clear & ~jnp.eye(p, dtype=bool), found, jnp.eye(p))
+    # Of the mean doubt; half of it, as off the diagonal two entries were averaged.
     variance = jnp.sum(jnp.where(clear, doubt, 0)) ** 2 / jnp.maximum(jnp.sum(clear), 1) ** 2 / 2
     axes = whitening_axes(found, variance, jnp.asarray(p**0.5))
     return single(scales[:, None] * double(axes))

@@ -53,6 +53,7 @@ from skdpbayes.plans.statistics import (
 from skdpbayes.privacy.accounting import GaussianSteps
 from skdpbayes.solvers.opened import Opened
 
+_FIRST_LOOK = 0.02  # budget share of an opening that is made again
 _LOCATING = 0.15  # share of the rounds after which scores are looked at again
 
 
@@ -116,6 +117,8 @@ def opened(plan: PlanFunction, kind: type) -> PlanFunction:
     def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Planned:
         again = isinstance(model, WithScoreUnit) and model.looks_again
         openings = opening_shares(settings, len(model.openings()) + again)
+        if again:
+            openings = (_FIRST_LOOK, *openings)
         if openings and settings.n_chains > 1:
             raise ValueError(
                 "A model's start is found in one chain: with n_chains above 1, pass clipping_norm "
@@ -144,15 +147,20 @@ def opened(plan: PlanFunction, kind: type) -> PlanFunction:
 
 
 def _looking_again(steps: tuple[GaussianSteps, ...]) -> tuple[tuple[GaussianSteps, ...], int]:
-    """Steps whose second release comes after `_LOCATING` of the rounds, and its index."""
+    """Steps whose second release comes after `_LOCATING` of the rounds, and its index.
+
+    With fewer than seven rounds it comes before them.
+    """
     first, second, *rounds = steps
     early, late, left = [], [], int(_LOCATING * sum(piece.steps for piece in rounds))
     at = 1 + left
     for piece in rounds:
         taken = min(piece.steps, left)
         left -= taken
-        early += [replace(piece, steps=taken)] * (taken > 0)
-        late += [replace(piece, steps=piece.steps - taken)] * (taken < piece.steps)
+        if taken:
+            early.append(replace(piece, steps=taken))
+        if taken < piece.steps:
+            late.append(replace(piece, steps=piece.steps - taken))
     return (first, *early, second, *late), at
 
 

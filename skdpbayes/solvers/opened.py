@@ -58,14 +58,14 @@ class Opened:
     solver : DPVI, NADPVI, SGLD or AwareSGLD
     n_openings : int
         Number of the model's openings.
-    again : int, optional
+    second_look : int, optional
         Step at which the first opening is made once more, where the solver has arrived by then. The
         solver starts anew from there, since coordinates may be others.
     """
 
     solver: GradientSolver[Any, Any]
     n_openings: Number
-    again: Number | None = None
+    second_look: Number | None = None
 
     @property
     def clipping_norm(self) -> Number:
@@ -85,11 +85,14 @@ class Opened:
     def rounds(self, model: OpenedModel, mechanism: Mechanism) -> tuple[Round[OpenedState], ...]:
         """The model's openings, once each, and the solver's rounds on the rest of the schedule."""
 
-        def part(step: jax.Array | int) -> Mechanism:
+        def part(step: jax.Array) -> Mechanism:
             """The steps between openings to which a step belongs."""
-            before, after = self._between(step, mechanism.n_steps)
-            ends = jnp.maximum(mechanism.ends - before, 0)
-            return mechanism._replace(n_steps=after - before, ends=ends)
+            first = self._first_of_part(step)
+            after = mechanism.n_steps
+            if self.second_look is not None:
+                after = jnp.where(step < self.second_look, self.second_look, after)
+            ends = jnp.maximum(mechanism.ends - first, 0)
+            return mechanism._replace(n_steps=after - first, ends=ends)
 
         def begun(state: OpenedState, params: Params, key: jax.Array) -> OpenedState:
             del state
@@ -98,8 +101,9 @@ class Opened:
             )
 
         def delegated(i: int) -> Round[OpenedState]:
-            def inner(state: OpenedState, step: jax.Array | int = 0) -> Round[Any]:
-                return self.solver.rounds(model.marginal(state.params), part(step))[i]
+            # Updates alone depend on the schedule.
+            def inner(state: OpenedState, schedule: Mechanism = mechanism) -> Round[Any]:
+                return self.solver.rounds(model.marginal(state.params), schedule)[i]
 
             def query(state: OpenedState, point: Point) -> Query:
                 return inner(state).query(state.solver, point)
@@ -110,8 +114,8 @@ class Opened:
             def update(
                 state: OpenedState, point: Point, step: jax.Array, estimate: Sums, scales: Scales
             ) -> OpenedState:
-                own = step - self._between(step, mechanism.n_steps)[0]
-                updated = inner(state, step).update(state.solver, point, own, estimate, scales)
+                own, solver = step - self._first_of_part(step), inner(state, part(step))
+                updated = solver.update(state.solver, point, own, estimate, scales)
                 return state._replace(solver=updated)
 
             return Round(
@@ -123,7 +127,7 @@ class Opened:
 
         def opened(opening: Opening) -> Round[OpenedState]:
             found = opening_round(opening, begun)
-            if self.again is None:
+            if self.second_look is None:
                 return found
 
             def arrived(state: OpenedState) -> OpenedState:
@@ -140,18 +144,16 @@ class Opened:
 
     def which(self, step: jax.Array) -> jax.Array:
         """Index of the kind of round: each opening once, then the solver's kinds."""
-        kind = self.n_openings + self.solver.which(step - self._between(step, step)[0])
-        if self.again is not None:
-            kind = jnp.where(step == self.again, 0, kind)
+        kind = self.n_openings + self.solver.which(step - self._first_of_part(step))
+        if self.second_look is not None:
+            kind = jnp.where(step == self.second_look, 0, kind)
         return jnp.where(step < self.n_openings, step, kind).astype(jnp.int32)
 
-    def _between(self, step: jax.Array | int, n_steps: Any) -> tuple[Any, Any]:
-        """First step after the openings before a step, and the step of the next one, or the end."""
-        if self.again is None:
-            return self.n_openings, n_steps
-        early = step < self.again
-        before = jnp.where(early, self.n_openings, self.again + 1)
-        return before, jnp.where(early, self.again, n_steps)
+    def _first_of_part(self, step: jax.Array) -> jax.Array | Number:
+        """First step after the openings before a step."""
+        if self.second_look is None:
+            return self.n_openings
+        return jnp.where(step < self.second_look, self.n_openings, self.second_look + 1)
 
     def posterior(self, model: OpenedModel, state: OpenedState) -> Posterior:
         """The solver's posterior, in the model's own parameters."""

@@ -738,3 +738,67 @@ def test_strong_weights_of_many_rows_are_reached():
     draws = model.posterior_samples_["weights"]
     z = (draws.mean(axis=0) - weights) / draws.std(axis=0)
     assert np.sqrt((z**2).mean()) < 1.3
+
+
+FIELDS = {"0": np.zeros((0, 2)), "1": np.zeros(0)}
+
+
+@pytest.mark.parametrize("solver", ["na-dpvi", "dpvi"])
+def test_the_second_look_comes_after_a_part_of_the_rounds_and_costs_its_share(solver):
+    def planned(**how):
+        return DPNumPyroModel(linear, epsilon=1.0, solver=solver, **how).plan(N, fields=FIELDS)
+
+    plan = planned()
+    first, early, second, late = plan.spec.steps
+    assert (first.steps, second.steps, plan.solver.second_look) == (1, 1, 1 + early.steps)
+    assert early.steps == int(0.15 * (early.steps + late.steps))
+    assert early.noise_multiplier == late.noise_multiplier
+    spent = {piece: piece.steps / piece.noise_multiplier**2 for piece in plan.spec.steps}
+    shares = np.array([spent[first], spent[second]]) / sum(spent.values())
+    np.testing.assert_allclose(shares, [0.02, 0.05], rtol=1e-3)
+    kinds = [int(plan.solver.which(np.int32(step))) for step in range(plan.n_steps)]
+    assert [step for step, kind in enumerate(kinds) if kind == 0] == [0, 1 + early.steps]
+    # Each part begins with the curvature.
+    assert kinds[1] == kinds[2 + early.steps] == 2
+    for n_steps in range(4, 12):
+        few = planned(n_steps=n_steps)
+        assert (few.n_steps, few.epsilon <= 1.0) == (n_steps, True)
+    # Without a second look the only one has its share.
+    assert len(planned(clipping_norm=1.0).spec.steps) == 1
+
+
+def test_coordinates_are_those_of_the_solver():
+    def coordinates(**how):
+        model = DPNumPyroModel(linear, **how).plan(N, fields=FIELDS).model
+        return model.coordinates if model.looks_again else "given"
+
+    assert coordinates() == coordinates(solver="na-dpvi") == "whitened"
+    assert coordinates(solver="dpvi") == coordinates(guide="mean_field") == "scaled"
+    for how in (
+        {"solver": "sgld"},
+        {"guide": own_guide},
+        {"epsilon": np.inf},
+        {"clipping_norm": 1.0},
+    ):
+        assert coordinates(**how) == "given"
+    first, *_ = DPNumPyroModel(linear, solver="sgld").plan(N, fields=FIELDS).spec.steps
+    assert first.steps == 1
+
+
+def test_columns_between_zero_and_one_do_not_hide_in_the_noise():
+    """They are nearly collinear with the intercept: in the prior's coordinates intervals are wide."""
+
+    def positive(x, y=None):
+        b = numpyro.sample("b", dist.Normal(0.0, 2.0))
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Poisson(jnp.exp(b + x @ w)), obs=y)
+
+    rng = np.random.default_rng(1)
+    x = rng.uniform(size=(3000, 3))
+    y = rng.poisson(np.exp(0.3 + x @ np.array([0.5, -0.5, 0.3])))
+    fitted = DPNumPyroModel(positive, epsilon=1.0, random_state=0).fit(x, y)
+    draws = fitted.posterior_samples_
+    assert draws["w"].std(axis=0).max() < 0.25 and draws["b"].std() < 0.25
+    errors = draws["w"].mean(axis=0) - [0.5, -0.5, 0.3]
+    assert np.abs(errors / draws["w"].std(axis=0)).max() < 4

@@ -69,8 +69,8 @@ class Scores:
         return Quadratic(jnp.ones((1, 1)), record["x"])
 
 
-def opening_of_scores(whitened):
-    model = WithScoreUnit(Scores(), True, scaled=True, whitened=whitened)
+def opening_of_scores(coordinates):
+    model = WithScoreUnit(Scores(), True, coordinates=coordinates)
     return in_units_of_noise(model.openings()[0], model.init())
 
 
@@ -187,10 +187,10 @@ MODELS |= {
 }
 # Of records along two axes, in two bins of the histogram.
 MODELS |= {
-    f"scores of programs{name}": Case(
-        opening_of_scores(whitened), 1.0, math.sqrt(2), 3, lambda v: {"x": v}, 3.0
+    f"scores of programs: {coordinates}": Case(
+        opening_of_scores(coordinates), 1.0, math.sqrt(2), 3, lambda v: {"x": v}, 3.0
     )
-    for name, whitened in (("", False), (": moments", True))
+    for coordinates in ("scaled", "whitened")
 }
 
 

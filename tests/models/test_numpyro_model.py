@@ -187,7 +187,7 @@ def test_noise_does_not_carry_the_unit_away(model):
 @pytest.mark.parametrize("whitened", [False, True])
 def test_shares_are_those_of_usable_scores(whitened, model):
     """Sizes over the norm, and their squares or products: a record counts for one, or for nothing."""
-    opened = WithScoreUnit(model, True, scaled=True, whitened=whitened)
+    opened = WithScoreUnit(model, True, coordinates="whitened" if whitened else "scaled")
     (opening,) = opened.openings()
     one = jax.jit(opening.statistics(opened.init()))
     own = jax.jit(lambda: ravel_pytree(score(model, model.init(), RECORD))[0])()
@@ -249,7 +249,7 @@ def test_axes_give_entries_one_mean_square_and_no_correlation():
 @pytest.mark.parametrize("whitened", [False, True])
 def test_coordinates_are_found_where_rounds_have_arrived(whitened, model):
     """Not at the start: there one entry may stand for all that a model does not explain."""
-    opened = WithScoreUnit(model, True, scaled=True, whitened=whitened)
+    opened = WithScoreUnit(model, True, coordinates="whitened" if whitened else "scaled")
     (opening,) = opened.openings()
     size = flat_start(model)[0].size
     sums = {"norms": jnp.zeros(21).at[10].set(100.0), "shares": jnp.ones(size).at[0].set(50.0)}
