@@ -28,6 +28,7 @@ from skdpbayes.estimators._hierarchical import hierarchical_logistic
 from skdpbayes.intake.fields import pack
 from skdpbayes.posteriors.base import DrawsPosterior
 from skdpbayes.privacy import PrivacyLeakWarning
+from skdpbayes.solvers.base import arithmetic
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -763,8 +764,52 @@ def test_the_second_look_comes_after_a_part_of_the_rounds_and_costs_its_share(so
     for n_steps in range(4, 12):
         few = planned(n_steps=n_steps)
         assert (few.n_steps, few.epsilon <= 1.0) == (n_steps, True)
-    # Without a second look the only one has its share.
     assert len(planned(clipping_norm=1.0).spec.steps) == 1
+
+
+def test_the_second_look_is_where_the_rounds_have_led_and_the_rounds_start_anew():
+    def spread(x, y=None):
+        m, s = (numpyro.sample(name, dist.Normal(0.0, 1.0)) for name in "ms")
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(m, jnp.exp(s)), obs=y)
+
+    plan = DPNumPyroModel(spread, epsilon=1.0, solver="na-dpvi").plan(N, fields=FIELDS)
+    solver, model, schedule = plan.solver, plan.model, plan.spec.traced()
+    record = {"0": jnp.array([0.3, -1.0]), "1": jnp.float32(1.0)}
+    with arithmetic():
+        opened, score, _ = solver.rounds(model, schedule)
+        state, key = solver.init(model, jax.random.key(0)), jax.random.key(1)
+        moved = state._replace(solver=state.solver._replace(theta=jnp.array([0.5, -0.2])))
+        told, expected = (
+            opened.query(moved, key)(record),
+            model.openings()[0].statistics(model.looked_at(state.params, moved.solver.theta))(
+                record
+            ),
+        )
+        for name in ("norms", "shares"):
+            np.testing.assert_array_equal(told[name], expected[name])
+        assert not np.allclose(told["shares"], opened.query(state, key)(record)["shares"])
+        sums = {"norms": jnp.zeros(21).at[8].set(N), "shares": jnp.full(2, N / 2)}
+        sums["squares"] = jnp.eye(2) * N / 2
+        noise = {"norms": 1.0, "shares": 1.0, "squares": 1.0}
+        anew = opened.update(moved, key, jnp.int32(0), sums, noise)
+        np.testing.assert_allclose(anew.params["start"], [0.5, -0.2])
+        np.testing.assert_allclose(anew.solver.theta, [0.5, -0.2], rtol=1e-6)
+
+        # A score goes to the block of its place among the rounds of its part.
+        def block(step):
+            point = score.point(anew, key)
+            release = {"score": {"m": jnp.float32(1), "s": jnp.float32(1)}}, {"score": 1.0}
+            update = score.update(anew, point, jnp.int32(step), *release)
+            return int(np.flatnonzero(update.solver.blocks.weight[:, 0])[0])
+
+        second = int(solver.second_look)
+        assert [block(step) for step in (1, second - 1, second + 1, plan.n_steps - 1)] == [
+            0,
+            31,
+            0,
+            31,
+        ]
 
 
 def test_coordinates_are_those_of_the_solver():
@@ -781,8 +826,10 @@ def test_coordinates_are_those_of_the_solver():
         {"clipping_norm": 1.0},
     ):
         assert coordinates(**how) == "given"
-    first, *_ = DPNumPyroModel(linear, solver="sgld").plan(N, fields=FIELDS).spec.steps
-    assert first.steps == 1
+    # A look that is the only one has its share of the budget.
+    spec = DPNumPyroModel(linear, solver="sgld").plan(N, fields=FIELDS).spec
+    spent = [piece.steps / piece.noise_multiplier**2 for piece in spec.steps]
+    assert spent[0] / sum(spent) == pytest.approx(0.05, rel=1e-3)
 
 
 def test_columns_between_zero_and_one_do_not_hide_in_the_noise():

@@ -222,6 +222,8 @@ def test_scales_give_entries_of_scores_one_mean_square():
     # With noise, an entry that hides in it counts as two standard deviations of it.
     noisy = np.asarray(scales_of(*sums, 300.0))[[0, 2]] * 2
     np.testing.assert_allclose(noisy, [square[0] ** -0.5, 1 / 0.06], rtol=0.1)
+    nothing = np.array([100.0, 0.0])  # of the second entry, without noise
+    assert np.isfinite(scales_of(nothing, nothing, 0.0)).all()
     hidden = [scales_of(*rng.normal(0, 300.0, (2, 4)), 300.0) for _ in range(20)]
     assert np.isfinite(hidden).all() and np.median(np.ptp(np.log(hidden), axis=1)) < 0.1
 
