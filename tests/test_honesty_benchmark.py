@@ -204,7 +204,11 @@ def test_cells_are_chosen_by_name_or_beginning():
     names = [*CELLS, *honesty_models.cells()]
     assert honesty.chosen(["normal-300x3-0.5"], names) == ["normal-300x3-0.5"]
     assert honesty.chosen(["bernoulli-0.004", "poisson"], names) == [
-        *(f"poisson-{x}" for x in ("dpvi", "na-dpvi", "prior-dpvi", "prior-na-dpvi")),
+        *(
+            f"poisson-{kind}{x}"
+            for kind in ("", "prior-", "positive-")
+            for x in ("dpvi", "na-dpvi")
+        ),
         *(f"bernoulli-0.004-500-{x}" for x in honesty_models.SOLVERS),
     ]
     with pytest.raises(ValueError, match="'nothing'"):

@@ -832,6 +832,7 @@ def test_coordinates_are_those_of_the_solver():
     assert spent[0] / sum(spent) == pytest.approx(0.05, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_columns_between_zero_and_one_do_not_hide_in_the_noise():
     """They are nearly collinear with the intercept: in the prior's coordinates intervals are wide."""
 

@@ -358,10 +358,8 @@ class ProgramLikelihood(ABC):
 
     def init(self) -> Params:
         """Where rounds start."""
-        mean = self.prior_mean()
-        return (
-            mean if self.starts_at is None else ravel_pytree(mean)[1](jnp.asarray(self.starts_at))
-        )
+        mean, start = self.prior_mean(), self.starts_at
+        return mean if start is None else ravel_pytree(mean)[1](jnp.asarray(start))
 
     def prior_precision(self) -> Params:
         """Squares of the axes, if they are a vector; else ones."""
