@@ -812,6 +812,21 @@ def test_the_second_look_is_where_the_rounds_have_led_and_the_rounds_start_anew(
         ]
 
 
+def test_a_curvature_may_be_longer_where_there_is_less_noise():
+    """Norm of a curvature over the square of a score's: 2 to 6."""
+
+    def ratio(epsilon, solver):
+        found = DPNumPyroModel(linear, epsilon=epsilon, solver=solver).plan(N, fields=FIELDS)
+        own = found.solver.solver
+        norm = own.guide.curvature_ratio if solver == "dpvi" else own.curvature_norm / 1.01
+        return float(norm) / float(own.clipping_norm) ** 2
+
+    for solver in ("dpvi", "na-dpvi"):
+        ratios = [ratio(epsilon, solver) for epsilon in (0.01, 0.3, 100.0)]
+        assert ratios[0] == pytest.approx(2) and ratios[2] == pytest.approx(6)
+        assert 2 < ratios[1] < 6
+
+
 def test_coordinates_are_those_of_the_solver():
     def coordinates(**how):
         model = DPNumPyroModel(linear, **how).plan(N, fields=FIELDS).model

@@ -296,7 +296,8 @@ def labels(eta, scale):
 
 
 NA_DPVI = NADPVI(np.float32(0.9), np.float32(2.0))
-A_DPVI = DPVI(FullRank(), np.float32(0.1), np.float32(0.9), np.float32(600), np.float32(0.5))
+A_GUIDE = FullRank(curvature_ratio=np.float32(2))
+A_DPVI = DPVI(A_GUIDE, np.float32(0.1), np.float32(0.9), np.float32(600), np.float32(0.5))
 
 
 @pytest.mark.parametrize(
