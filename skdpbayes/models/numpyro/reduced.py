@@ -72,7 +72,7 @@ class Reduced(ProgramLikelihood):
     axes: Array | None = None
     starts_at: Array | None = None
 
-    @property  # elsewhere it is a field, which a property may not override by its type alone
+    @property  # read-only, where the base has a field
     def program(self) -> Program:  # type: ignore[override]
         """Program of the model."""
         return self.model.program
