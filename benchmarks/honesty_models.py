@@ -187,8 +187,10 @@ _MODELS: dict[str, Callable[..., None]] = {
 }
 
 
-def _program(name: str, solver: str, kind: str = "") -> Cell:
-    """A NumPyro model at epsilon 1, 3000 rows: moderate truths, or those of its prior.
+def _program(
+    name: str, solver: str, kind: str = "", n_rows: int = 3_000, epsilon: float = 1.0
+) -> Cell:
+    """A NumPyro model: moderate truths, or those of its prior.
 
     Columns are normal, or (kind "positive") uniform between 0 and 1, as of a scaled table.
     """
@@ -198,7 +200,7 @@ def _program(name: str, solver: str, kind: str = "") -> Cell:
     def estimator() -> Any:
         from skdpbayes import DPNumPyroModel
 
-        return DPNumPyroModel(_MODELS[name], epsilon=1.0, solver=solver)
+        return DPNumPyroModel(_MODELS[name], epsilon=epsilon, solver=solver)
 
     def truths(rng: np.random.Generator, fits: int) -> Values:
         return {site: draw(rng, fits) for site, draw in _EASY[name].items()} | {
@@ -206,13 +208,13 @@ def _program(name: str, solver: str, kind: str = "") -> Cell:
         }
 
     def design(rng: np.random.Generator) -> Any:
-        x = rng.standard_normal((3_000, d)) * (1.0 if from_prior else 0.5)
+        x = rng.standard_normal((n_rows, d)) * (1.0 if from_prior else 0.5)
         if kind == "positive":
-            x = rng.uniform(size=(3_000, d))
+            x = rng.uniform(size=(n_rows, d))
         return x if name != "survival" else {"x": x, "censored": np.zeros(len(x), np.float32)}
 
     simulate = censored_times if name == "survival" else None
-    return Cell(estimator, 3_000, None if from_prior else truths, None, design, simulate)
+    return Cell(estimator, n_rows, None if from_prior else truths, None, design, simulate)
 
 
 # --- Rare events and hierarchies ------------------------------------------------------------------
@@ -270,6 +272,12 @@ def cells() -> dict[str, Cell]:
         for name in _MODELS
         for kind in ("", "prior", "positive")
         for solver in GRADIENT
+    }
+    found |= {  # the default at other settings
+        f"{name}-{n}-{epsilon:g}-{solver}": _program(name, solver, "", n, epsilon)
+        for name in _MODELS
+        for n, epsilon in ((500, 2.0), (500, 8.0), (3_000, 0.5), (3_000, 8.0), (30_000, 0.5), (30_000, 8.0))
+        for solver in ("auto", *GRADIENT)
     }
     found |= {
         f"bernoulli-{p:g}-{n}-{solver}": _rare(p, n, solver)

@@ -10,9 +10,11 @@ import functools
 import gc
 import ipaddress
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from pathlib import Path
@@ -34,9 +36,20 @@ def seeds_are_for_tests(monkeypatch):
     monkeypatch.setattr(report, "now", lambda: "2026-11-20T09:30:00+00:00")
 
 
+PROGRAMS = "JAX_COMPILATION_CACHE_DIR"  # JAX reads these variables
+_LEAST_COMPILED = ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 0.1)
+
+
 def pytest_configure(config):
-    """Import ArviZ once before processes do so at the same time: they would race for its note of the day."""
+    """Prepare what test processes share, and how each of them compiles.
+
+    A folder for compiled programs, until the end of the run. And ArviZ, imported once before
+    processes do so at the same time: they would race for its note of the day.
+    """
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        programs = os.environ[PROGRAMS] = tempfile.mkdtemp(prefix="skdpbayes-programs-")
+        os.environ[_LEAST_COMPILED[0]] = str(_LEAST_COMPILED[1])
+        config.add_cleanup(lambda: shutil.rmtree(programs, ignore_errors=True))
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", "import arviz"], check=False, capture_output=True
         )
@@ -206,8 +219,22 @@ _MOST_AFTER_A_MODULE = 1.5 * 2**30
 _MOST_WITHIN_A_MODULE = 1.75 * 2**30
 
 
+def _share_programs():
+    """Share compiled programs again, after a test of `set_compilation_cache`."""
+    folder = os.environ.get(PROGRAMS)
+    if folder and "jax" in sys.modules:
+        import jax
+        from jax.experimental.compilation_cache import compilation_cache
+
+        if jax.config.jax_compilation_cache_dir != folder:
+            jax.config.update(PROGRAMS.lower(), folder)
+            jax.config.update(_LEAST_COMPILED[0].lower(), _LEAST_COMPILED[1])
+            compilation_cache.reset_cache()
+
+
 def pytest_runtest_teardown(item, nextitem):
     """Drop compiled programs once they fill memory: few of them are of use to another module."""
+    _share_programs()
     last = nextitem is None or nextitem.path != item.path
     most = _MOST_AFTER_A_MODULE if last else _MOST_WITHIN_A_MODULE
     if "jax" in sys.modules and psutil.Process().memory_info().rss > most:

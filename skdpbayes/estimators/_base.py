@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -306,6 +307,12 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
         """Reasons, from public facts, for which the fit will hardly learn anything."""
         del plan
         return iter(())
+
+    @classmethod
+    @functools.cache  # a fit asks for the parameters a dozen times
+    def _get_param_names(cls) -> list[str]:
+        names: list[str] = super()._get_param_names()
+        return names
 
     def _parameters(self) -> dict[str, Any]:
         """Parameters by name, also those that the constructor of a subclass passes on."""

@@ -129,12 +129,13 @@ def refuse_foreign(cls: type, names: Iterable[str]) -> None:
     names : iterable of str
         Names of the arguments of a call. Unknown ones that are not in `FOREIGN` pass.
     """
-    own = set(inspect.signature(cls).parameters)
     known = next((FOREIGN[base.__name__] for base in cls.__mro__ if base.__name__ in FOREIGN), {})
+    foreign = [name for name in names if name in known]
+    if not foreign:
+        return
+    own = inspect.signature(cls).parameters
     told = [
-        f"{cls.__name__} takes no {name!r}: {known[name]}."
-        for name in names
-        if name in known and name not in own
+        f"{cls.__name__} takes no {name!r}: {known[name]}." for name in foreign if name not in own
     ]
     if told:
         raise TypeError(" ".join(told))

@@ -6,6 +6,7 @@ With mu = sensitivity / standard deviation (summed in squares over releases),
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -47,6 +48,7 @@ def gaussian_delta(epsilon: ArrayLike, mu: float) -> Floats:
     return deltas
 
 
+@functools.lru_cache(maxsize=1024)  # plans ask for the same again and again
 def gaussian_epsilon(delta: float, mu: float) -> float:
     """Return the smallest epsilon with ``gaussian_delta(epsilon, mu) <= delta``, from above."""
     if float(gaussian_delta(0.0, mu)) <= delta:
@@ -67,6 +69,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     return high * (1.0 + 1e-13)
 
 
+@functools.lru_cache(maxsize=1024)  # plans ask for the same again and again
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu that is (epsilon, delta)-private, to 1e-12, from below."""
     low, high = 0.0, 1.0
