@@ -778,30 +778,36 @@ def test_the_second_look_is_where_the_rounds_have_led_and_the_rounds_start_anew(
     record = {"0": jnp.array([0.3, -1.0]), "1": jnp.float32(1.0)}
     with arithmetic():
         opened, score, _ = solver.rounds(model, schedule)
-        state, key = solver.init(model, jax.random.key(0)), jax.random.key(1)
+        state, key = jax.jit(solver.init)(model, jax.random.key(0)), jax.random.key(1)
         moved = state._replace(solver=state.solver._replace(theta=jnp.array([0.5, -0.2])))
-        told, expected = (
-            opened.query(moved, key)(record),
-            model.openings()[0].statistics(model.looked_at(state.params, moved.solver.theta))(
-                record
-            ),
-        )
+
+        @jax.jit
+        def asked(state):
+            return opened.query(state, key)(record)
+
+        @jax.jit
+        def statistics(params, theta):
+            return model.openings()[0].statistics(model.looked_at(params, theta))(record)
+
+        told, expected = asked(moved), statistics(state.params, moved.solver.theta)
         for name in ("norms", "shares"):
             np.testing.assert_array_equal(told[name], expected[name])
-        assert not np.allclose(told["shares"], opened.query(state, key)(record)["shares"])
+        assert not np.allclose(told["shares"], asked(state)["shares"])
         sums = {"norms": jnp.zeros(21).at[8].set(N), "shares": jnp.full(2, N / 2)}
         sums["squares"] = jnp.eye(2) * N / 2
         noise = {"norms": 1.0, "shares": 1.0, "squares": 1.0}
-        anew = opened.update(moved, key, jnp.int32(0), sums, noise)
+        anew = jax.jit(opened.update)(moved, key, jnp.int32(0), sums, noise)
         np.testing.assert_allclose(anew.params["start"], [0.5, -0.2])
         np.testing.assert_allclose(anew.solver.theta, [0.5, -0.2], rtol=1e-6)
 
         # A score goes to the block of its place among the rounds of its part.
-        def block(step):
-            point = score.point(anew, key)
+        @jax.jit
+        def updated(step):
             release = {"score": {"m": jnp.float32(1), "s": jnp.float32(1)}}, {"score": 1.0}
-            update = score.update(anew, point, jnp.int32(step), *release)
-            return int(np.flatnonzero(update.solver.blocks.weight[:, 0])[0])
+            return score.update(anew, score.point(anew, key), step, *release)
+
+        def block(step):
+            return int(np.flatnonzero(updated(jnp.int32(step)).solver.blocks.weight[:, 0])[0])
 
         second = int(solver.second_look)
         assert [block(step) for step in (1, second - 1, second + 1, plan.n_steps - 1)] == [

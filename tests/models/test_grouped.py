@@ -204,13 +204,13 @@ def test_the_solver_knows_blocks_records_and_spreads(monkeypatch):
     assert plan.model.rows.row_norm == pytest.approx(2**0.5)
     one = np.ones(1)
     curvature = solver.rounds(seen, Mechanism(one[0], 0 * one, one, np.int32(9), one[0]))[1]
-    start = solver.init(seen, jax.random.key(0))
+    start = jax.jit(solver.init)(seen, jax.random.key(0))
     noisy = {
         "curvature": jnp.asarray(50 * np.eye(P) + RNG.normal(size=(P, P)), jnp.float32).ravel(),
         "variances": jnp.ones(1 + P, jnp.float32),
     }
     scales = {"curvature": jnp.asarray(1.0), "variances": jnp.asarray(1.0)}
-    state = curvature.update(start, start.theta, jnp.int32(0), noisy, scales)
+    state = jax.jit(curvature.update)(start, start.theta, jnp.int32(0), noisy, scales)
     inside = np.kron(np.eye(GROUPS), np.ones((SIZE, SIZE))) > 0
     assert not np.asarray(state.known.matrix)[~inside].any()
     assert np.asarray(state.known.matrix)[inside].all()
@@ -220,10 +220,10 @@ def test_the_solver_knows_blocks_records_and_spreads(monkeypatch):
     monkeypatch.setattr(
         simulated_rows, "likeness", lambda known, blocks: asked.append(blocks) or own(known, blocks)
     )
-    solver.found(seen, state)
+    jax.eval_shape(solver.found, seen, state)
     assert asked == [seen.parameter_blocks()]
     information, mean = 2 * jnp.eye(P), jnp.asarray(RNG.normal(size=P))
-    precision = normal_given(seen, information, mean, (mean, 0.1 * jnp.eye(P)))[1]
+    precision = jax.jit(normal_given)(seen, information, mean, (mean, 0.1 * jnp.eye(P)))[1]
     expected = information + seen.expected_precision(mean, 0.1 * jnp.eye(P))
     np.testing.assert_allclose(precision, expected, rtol=1e-6)
     assert jnp.abs(precision - information - prior_matrix(seen)).max() > 0.1
