@@ -276,7 +276,14 @@ def cells() -> dict[str, Cell]:
     found |= {  # the default at other settings
         f"{name}-{n}-{epsilon:g}-{solver}": _program(name, solver, "", n, epsilon)
         for name in _MODELS
-        for n, epsilon in ((500, 2.0), (500, 8.0), (3_000, 0.5), (3_000, 8.0), (30_000, 0.5), (30_000, 8.0))
+        for n, epsilon in (
+            (500, 2.0),
+            (500, 8.0),
+            (3_000, 0.5),
+            (3_000, 8.0),
+            (30_000, 0.5),
+            (30_000, 8.0),
+        )
         for solver in ("auto", *GRADIENT)
     }
     found |= {

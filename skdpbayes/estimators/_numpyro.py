@@ -24,7 +24,7 @@ from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
     from skdpbayes.models.numpyro.amortised import Amortised
-    from skdpbayes.models.numpyro.program import NumPyroModel
+    from skdpbayes.models.numpyro.model import NumPyroModel
     from skdpbayes.plans.plan import Plan
 
 _BLOCK = 1024  # records predicted at a time

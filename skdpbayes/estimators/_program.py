@@ -18,7 +18,7 @@ from skdpbayes.plans.settings import Bounds, Defaults, Task
 
 if TYPE_CHECKING:
     from skdpbayes.models.numpyro.amortised import Amortised
-    from skdpbayes.models.numpyro.program import NumPyroModel
+    from skdpbayes.models.numpyro.model import NumPyroModel
     from skdpbayes.plans.plan import Plan
 
 _MANY = 100  # records; a table of groups is shorter
@@ -144,7 +144,7 @@ class ProgramEstimator(PosteriorEstimator):
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         from skdpbayes.models.numpyro.amortised import Amortised
-        from skdpbayes.models.numpyro.program import NumPyroModel
+        from skdpbayes.models.numpyro.model import NumPyroModel
 
         self._warn_of_bias(plan)
         draws = self._draws(plan, outcome)

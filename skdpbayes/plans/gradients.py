@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from skdpbayes.models.grouped import GroupedLogistic
     from skdpbayes.models.logistic import LogisticRegression
     from skdpbayes.models.numpyro.amortised import Amortised
-    from skdpbayes.models.numpyro.program import NumPyroModel
+    from skdpbayes.models.numpyro.model import NumPyroModel
 
 PASSES = 16
 """Passes over the data in a fit by dpvi.

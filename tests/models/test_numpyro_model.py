@@ -16,8 +16,9 @@ from scipy import stats
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.models.base import flat_start, prior_matrix, score
 from skdpbayes.models.numpyro.guide import read_guide
+from skdpbayes.models.numpyro.model import NumPyroModel, coordinates
 from skdpbayes.models.numpyro.predict import mean_response
-from skdpbayes.models.numpyro.program import NumPyroModel, Program, coordinates
+from skdpbayes.models.numpyro.program import Program
 from skdpbayes.models.numpyro.reading import read_model
 from skdpbayes.models.score_unit import WithScoreUnit, axes_of, scales_of
 from skdpbayes.posteriors import GaussianPosterior

@@ -238,10 +238,16 @@ def test_steps_are_by_a_curvature_that_no_clip_has_shortened():
     solver = NADPVI(np.float32(clip), np.float32(norm), simulated=simulated)
     one = np.ones(1)
     curvature = solver.rounds(model, Mechanism(one[0], 0 * one, one, np.int32(9), one[0]))[1]
-    theta = jnp.array([0.8, -0.5, -1.5])
+    learn, theta = jax.jit(curvature.update), jnp.array([0.8, -0.5, -1.5])
     rows, at = simulated.of(model), theta[None]
-    whole = rows.curvature(at, clip)
-    kept = rows.curvature(at, clip, curvature_blocks(norm, clip, False)["curvature"].clipping_norm)
+    longest = curvature_blocks(norm, clip, False)["curvature"].clipping_norm
+    whole, kept, variances = jax.jit(
+        lambda at: (
+            rows.curvature(at, clip),
+            rows.curvature(at, clip, longest),
+            rows.variances(at, clip),
+        )
+    )(at)
     assert jnp.trace(kept) < 0.7 * jnp.trace(whole)
     other = 0.3 * kept[::-1, ::-1]
     noise = {"curvature": jnp.asarray(1e-3), "variances": jnp.asarray(1e-3)}
@@ -250,15 +256,14 @@ def test_steps_are_by_a_curvature_that_no_clip_has_shortened():
         (kept, whole, 0.005),
         (other, other * jnp.trace(whole) / jnp.trace(kept), 0.05),
     ):
-        estimate = {"curvature": released.ravel(), "variances": rows.variances(at, clip) / 2**0.5}
-        new = curvature.update(
-            start, theta, jnp.int32(0), jax.tree.map(jnp.float32, estimate), noise
-        )
+        estimate = {"curvature": released.ravel(), "variances": variances / 2**0.5}
+        new = learn(start, theta, jnp.int32(0), jax.tree.map(jnp.float32, estimate), noise)
         np.testing.assert_allclose(new.curvature, expected, atol=tolerance * jnp.trace(whole))
         # Far outside no curvature is left: the earlier one counts, and there is a least one.
         nothing = jax.tree.map(jnp.zeros_like, estimate)
         outside = new._replace(theta=jnp.array([0.0, 0.0, 60.0]))
-        last = curvature.update(outside, outside.theta, jnp.int32(1), nothing, noise)
+        nothing = jax.tree.map(jnp.float32, nothing)
+        last = learn(outside, outside.theta, jnp.int32(1), nothing, noise)
         assert np.linalg.eigvalsh(last.curvature).min() > 0.01 * np.linalg.eigvalsh(whole).min()
 
 
@@ -272,22 +277,22 @@ def test_logits_of_scores_are_shrunk_as_far_as_rows_are_believed():
     one = np.ones(1)
     spec = Mechanism(one[0], 0 * one, one, np.int32(9), one[0])
     score, curvature = solver.rounds(model, spec)
+    learn, ask, learn_score = map(jax.jit, (curvature.update, score.point, score.update))
     theta, covariance = jnp.array([0.8, -0.5, -1.5]), 2 * jnp.eye(p)
     start = solver.init(model, jax.random.key(0))._replace(theta=theta, covariance=covariance)
     rows = simulated.of(model)
-    kept = rows.curvature(
-        theta[None], clip, curvature_blocks(norm, clip, False)["curvature"].clipping_norm
-    )
+    longest = curvature_blocks(norm, clip, False)["curvature"].clipping_norm
+    kept, variances = jax.jit(
+        lambda at: (rows.curvature(at, clip, longest), rows.variances(at, clip))
+    )(theta[None])
     noise = {"curvature": jnp.asarray(1e-3), "variances": jnp.asarray(1e-3)}
     near = model.with_shrunk_logits(theta, covariance, 0.5)
     assert jnp.abs(near - theta).max() > 0.3
     unlike = jnp.trace(kept) * jnp.diag(jnp.array([0.9, 0.1, 0.0]))
     for released, believed in ((kept, 1.0), (0.7 * kept + 0.3 * unlike, None), (unlike, 0.0)):
-        estimate = {"curvature": released.ravel(), "variances": rows.variances(theta[None], clip)}
-        state = curvature.update(
-            start, theta, jnp.int32(0), jax.tree.map(jnp.float32, estimate), noise
-        )
-        asked, view = score.point(state, jax.random.key(1))
+        estimate = {"curvature": released.ravel(), "variances": variances}
+        state = learn(start, theta, jnp.int32(0), jax.tree.map(jnp.float32, estimate), noise)
+        asked, view = ask(state, jax.random.key(1))
         if believed is None:
             alike = likeness(state.known).alike
             assert 0.2 < alike < 0.8
@@ -297,7 +302,7 @@ def test_logits_of_scores_are_shrunk_as_far_as_rows_are_believed():
             np.testing.assert_allclose(asked, believed * near + (1 - believed) * theta, atol=0.03)
         # The averages keep where it was released.
         given = {"score": jnp.ones((1, p), jnp.float32)}
-        new = score.update(state, (asked, view), jnp.int32(0), given, {"score": jnp.asarray(1.0)})
+        new = learn_score(state, (asked, view), jnp.int32(0), given, {"score": jnp.asarray(1.0)})
         np.testing.assert_allclose(new.blocks.point[0], asked, atol=1e-6)
 
 
@@ -402,7 +407,7 @@ def test_a_normal_posterior_has_the_mean_slope_and_curvature_of_scores_that_bend
             missed = seen - sums(at)
             return -missed @ jnp.linalg.solve(spread, missed) / 2
 
-        half = np.random.default_rng(0).normal(size=(20_000, p))
+        half = np.random.default_rng(0).normal(size=(6_000, p))
         draws = mean + np.concatenate([half, -half]) @ root.T
         slope = jnp.mean(jax.lax.map(jax.grad(log_likelihood), draws, batch_size=500), axis=0)
         turn = jnp.mean(jax.lax.map(jax.hessian(log_likelihood), draws, batch_size=500), axis=0)

@@ -26,14 +26,8 @@ from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from skdpbayes.models.latent_noise import record_key
-from skdpbayes.models.numpyro.program import (
-    NumPyroModel,
-    coordinates,
-    site_law,
-    traced,
-    transform_of,
-    with_parameters,
-)
+from skdpbayes.models.numpyro.model import NumPyroModel, coordinates
+from skdpbayes.models.numpyro.program import site_law, traced, transform_of, with_parameters
 from skdpbayes.models.protocols import Number, Params, Record
 
 Sites = Mapping[str, Any]

@@ -10,13 +10,8 @@ import jax
 import jax.numpy as jnp
 from numpyro import handlers
 
-from skdpbayes.models.numpyro.program import (
-    NumPyroModel,
-    coordinates,
-    traced,
-    unconstrained,
-    with_parameters,
-)
+from skdpbayes.models.numpyro.model import NumPyroModel, coordinates
+from skdpbayes.models.numpyro.program import traced, unconstrained, with_parameters
 from skdpbayes.models.protocols import Params
 
 NOT_REPARAMETRISED = (

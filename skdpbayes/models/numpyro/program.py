@@ -1,4 +1,4 @@
-"""NumPyro models of users: their sites, and their likelihood as a function of one record.
+"""NumPyro models of users: the program, and the coordinates of its latent sites.
 
 A model is traced on shapes alone, and on records of zeros: user code never sees a real record
 outside the private sum. Latent sites get coordinates in which their prior is standard normal:
@@ -11,37 +11,19 @@ sites.
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
-
-from skdpbayes.compilation import LITTLE_EFFORT
-from skdpbayes.mechanism.contributions import Quadratic
-from skdpbayes.models.numpyro.laws import cut_short, inner_law, parted, points, possible_scores
-from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record, Response
-from skdpbayes.models.responses import (
-    information,
-    typical_length,
-    typical_moments,
-    typical_sizes,
-)
-from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
-
-_POINTS = 8  # at which priors are compared
-_MOST = 12.0  # by which the logarithm of typical lengths changes
 
 MOST_RESPONSES = 10
 """Values of a response up to which a score is bounded over all of them."""
@@ -262,7 +244,7 @@ class Placed(Messenger):
         self.log_prior = self.log_prior + log_density
 
 
-class _Observed(Messenger):
+class Observed(Messenger):
     """Gives an observed site another value."""
 
     def __init__(self, name, value):
@@ -273,10 +255,6 @@ class _Observed(Messenger):
         """Put the value in place."""
         if msg["name"] == self._name:
             msg["value"] = jnp.broadcast_to(self._value, jnp.shape(msg["value"]))
-
-
-def _norm(tree):
-    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
 
 
 def site_law(site):
@@ -301,7 +279,7 @@ def _normal_value(law, z):
     raise TypeError(f"{type(law).__name__} is not made of normal distributions.")
 
 
-def _normal_coordinates(law, value):
+def normal_coordinates(law, value):
     """Inverse of `_normal_value`."""
     if isinstance(law, dist.TransformedDistribution):
         for transform in reversed(law.transforms):
@@ -312,7 +290,7 @@ def _normal_coordinates(law, value):
         off = (value - law.loc)[..., None]
         tril = jnp.broadcast_to(law.scale_tril, off.shape[:-1] + law.scale_tril.shape[-1:])
         return jax.scipy.linalg.solve_triangular(tril, off, lower=True)[..., 0]
-    return _normal_coordinates(law.base_dist, value)
+    return normal_coordinates(law.base_dist, value)
 
 
 def normal_shape(law):
@@ -328,286 +306,6 @@ def normal_shape(law):
     return shape
 
 
-class ProgramLikelihood(ABC):
-    """Likelihood of a program's records, and the prior, in a model's own parameters.
-
-    Attributes
-    ----------
-    program : Program
-    score_unit : float
-        Norm of a typical score; clipping norms are relative to it.
-    axes : array of shape (P,) or (P, P), or None
-        Axes times the parameters are coordinates whose prior is standard normal; a vector stands
-        for a diagonal. None: the identity.
-    starts_at : array of shape (P,) or None
-        Parameters at which rounds start. None: the centre of the prior.
-    """
-
-    program: Program
-    score_unit: Number
-    axes: Array | None
-    starts_at: Array | None
-
-    @abstractmethod
-    def prior_mean(self) -> Params:
-        """Centre of the prior."""
-
-    @abstractmethod
-    def traced(self, params: Params, batch: Mapping[str, Any]) -> tuple[Placed, dict[str, Any]]:
-        """Latent sites at their coordinates, and all sites of a batch of records."""
-
-    def init(self) -> Params:
-        """Where rounds start."""
-        mean, start = self.prior_mean(), self.starts_at
-        return mean if start is None else ravel_pytree(mean)[1](jnp.asarray(start))
-
-    def prior_precision(self) -> Params:
-        """Squares of the axes, if they are a vector; else ones."""
-        mean, axes = self.prior_mean(), self.axes
-        if axes is None or axes.ndim == 2:
-            return jax.tree.map(jnp.ones_like, mean)
-        return ravel_pytree(mean)[1](jnp.square(axes))
-
-    def prior_axes(self) -> jax.Array | None:
-        """Axes, if they are a matrix."""
-        return None if self.axes is None or self.axes.ndim == 1 else jnp.asarray(self.axes)
-
-    def coordinates(self, flat: jax.Array) -> jax.Array:
-        """Axes times the ravelled parameters."""
-        if self.axes is None:
-            return flat
-        axes = jnp.asarray(self.axes, flat.dtype)
-        return axes * flat if axes.ndim == 1 else axes @ flat
-
-    def in_coordinates(
-        self, posterior: GaussianPosterior | DrawsPosterior
-    ) -> GaussianPosterior | DrawsPosterior:
-        """Posterior of `coordinates`."""
-        if self.axes is None:
-            return posterior
-        return posterior.mapped(np.diag(self.axes) if self.axes.ndim == 1 else self.axes)
-
-    def log_prior(self, params: Params) -> jax.Array:
-        """Log density of the coordinates, up to a constant."""
-        return self.traced(params, self.program.example(1))[0].log_prior
-
-    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
-        """Log-likelihood of one record: of the observed sites, for a batch of this record alone."""
-        _, sites = self.traced(params, jax.tree.map(lambda x: x[None], record))
-        if self.program.censored:
-            (name,) = self.program.observed
-            law, value = cut_short(sites[name]["fn"], sites[name]["value"])
-            return jnp.sum(law.log_prob(value))
-        return log_probability(sites)
-
-    def curvature(self, params: Params, record: Record) -> Contribution:
-        """Fisher information of a response of few values; otherwise the negative Hessian."""
-        batch = jax.tree.map(lambda x: x[None], record)
-        sites = self.traced(params, batch)[1]
-        site = sites[self.program.observed[0]]
-        if not self.program.support or site["scale"] is not None:
-            flat, unravel = ravel_pytree(params)
-            return -jax.hessian(lambda v: self.log_likelihood(unravel(v), record))(flat)
-        eta, law_of = parted(site["fn"])
-        values = site["fn"].enumerate_support(expand=False)
-
-        def log_density(eta, value):
-            return jnp.sum(law_of(eta).log_prob(value))
-
-        scores = jax.vmap(jax.grad(log_density), (None, 0))(eta, values)
-        shares = jax.nn.softmax(jax.vmap(log_density, (None, 0))(eta, values))
-        # Without a response a record has no score, and must have no curvature.
-        known = jnp.isfinite(log_probability(sites))
-        of_law = jnp.where(known, (scores * shares[:, None]).T @ scores, 0)
-        return information(of_law, self._slope(params, batch))
-
-    def score_norm(self, params: Params, record: Record) -> jax.Array:
-        """Norm of a record's score: a typical one if the law of its response is known."""
-        if self.one_response:
-            return typical_length(self.response(params, record))
-        return jnp.linalg.norm(self._score(params, record))
-
-    def score_sizes(self, params: Params, record: Record) -> jax.Array:
-        """Sizes of the entries of a record's score, (P,): typical ones if its law is known."""
-        if self.one_response:
-            return typical_sizes(self.response(params, record))
-        return jnp.abs(self._score(params, record))
-
-    def score_moments(self, params: Params, record: Record) -> Contribution:
-        """Second moments of the entries of a record's score, (P, P), likewise."""
-        if self.one_response:
-            return typical_moments(self.response(params, record))
-        return Quadratic(jnp.ones((1, 1), jnp.float32), self._score(params, record))
-
-    def score_bound(self, params: Params, record: Record) -> jax.Array:
-        """Largest norm of a score over all responses, if these are few or censored.
-
-        Otherwise the norm of the score itself, so that the curvature of a clipped record has the
-        same weight.
-        """
-        if not self.program.support and not self.program.censored:
-            return self.score_norm(params, record)
-        batch = jax.tree.map(lambda x: x[None], record)
-
-        (response,) = self.program.observed
-        if self.program.censored:
-            law = self.traced(params, batch)[1][response]["fn"]
-            scores = possible_scores(law) @ self._slope(params, batch)
-            return jnp.max(jnp.linalg.norm(scores, axis=1))
-
-        def norm(value):
-            def log_likelihood(params):
-                with _Observed(response, value):
-                    return log_probability(self.traced(params, batch)[1])
-
-            return _norm(jax.grad(log_likelihood)(params))
-
-        law = self.traced(params, batch)[1][response]["fn"]
-        values = law.enumerate_support(expand=False)
-        return jnp.max(jax.vmap(norm)(values))
-
-    def score_scale(self, params: Params) -> jax.Array:
-        """Length of typical scores of made-up records, over that at `init`."""
-        if not self.one_response:
-            return jnp.ones((), jnp.float32)
-        records = self.program.made_up()
-
-        def length(params):
-            each = jax.vmap(lambda record: typical_length(self.response(params, record)))(records)
-            return jnp.mean(jnp.log(each))
-
-        change = length(params) - length(self.init())
-        return jnp.exp(jnp.clip(jnp.nan_to_num(change, posinf=0, neginf=0), -_MOST, _MOST))
-
-    @property
-    def one_response(self) -> bool:
-        """Whether `response` is known."""
-        return self.program.weighed
-
-    def response(self, params: Params, record: Record) -> Response:
-        """A record's response, and those that it might have had."""
-        batch = jax.tree.map(lambda x: x[None], record)
-        (name,) = self.program.observed
-        own = self.traced(params, batch)[1][name]
-        eta, law_of = parted(own["fn"])
-        y, shares = points(own["fn"])
-        score = jax.grad(lambda eta, y: jnp.sum(law_of(eta).log_prob(y)))
-        others = jax.vmap(score, (None, 0))(eta, y)
-        return Response(self._slope(params, batch), score(eta, own["value"]), others, shares)
-
-    def _slope(self, params, batch):
-        """Slope of the numbers that the law of the response depends on, in ravelled parameters."""
-        flat, unravel = ravel_pytree(params)
-        (name,) = self.program.observed
-
-        def numbers(flat):
-            law = self.traced(unravel(flat), batch)[1][name]["fn"]
-            return parted(inner_law(law).base_dist if self.program.censored else law)[0]
-
-        return jax.jacrev(numbers)(flat)
-
-    def _score(self, params, record):
-        return ravel_pytree(jax.grad(self.log_likelihood)(params, record))[0]
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class NumPyroModel(ProgramLikelihood):
-    """A user's model as a function of coordinates: a dict of arrays, by latent site.
-
-    Attributes
-    ----------
-    program : Program
-    public : dict of arrays
-        Arguments that are no records.
-    affine : dict of (centre, spread)
-        Centre and spread of the unconstrained prior, for sites not normal given their parents.
-    score_unit : float
-        Norm of a typical score; clipping norms are relative to it.
-    fixed : dict of pytrees
-        Unconstrained values of the sites that are `numpyro.param`.
-    axes, starts_at : arrays, optional
-        As of `ProgramLikelihood`.
-    """
-
-    program: Program = field(metadata={"static": True})
-    public: Any
-    affine: Any
-    score_unit: Number = 1.0
-    fixed: Any = field(default_factory=dict)
-    axes: Array | None = None
-    starts_at: Array | None = None
-
-    def call(self, batch: Mapping[str, Any]):
-        """Call the program on a batch of records."""
-        with with_parameters(self.fixed):
-            return self.program.call(batch, self.public)
-
-    def prior_mean(self) -> Params:
-        """Zeros."""
-        return {site.name: jnp.zeros(site.shape, jnp.float32) for site in self.program.sites}
-
-    def has_independent_priors(self) -> bool:
-        """Whether no site's prior, in its coordinates, depends on another site, at random points.
-
-        Those of normal sites are standard normal. A site that is not normal may depend on others,
-        as ``Laplace(0, tau)`` does.
-        """
-        sites = self.program.sites
-        odd = [site.name for site in sites if not site.normal]
-        if not odd or len(sites) == 1:
-            return True
-        rng = np.random.default_rng(0)
-        one, other = (
-            {
-                site.name: rng.normal(size=(_POINTS, *site.shape)).astype(np.float32)
-                for site in sites
-            }
-            for _ in range(2)
-        )
-        pairs = [(one | {name: other[name]}, other | {name: one[name]}) for name in odd]
-        sums = jax.device_get(_sums_of_priors(self, [(one, other), *pairs]))
-        return bool(np.allclose(sums, sums[0], rtol=1e-3, atol=1e-3))
-
-    def natural(
-        self, posterior: GaussianPosterior | DrawsPosterior
-    ) -> GaussianPosterior | DrawsPosterior:
-        """Posterior of coordinates whose prior is standard normal."""
-        return self.in_coordinates(posterior)
-
-    def values(self, params):
-        """Values of the latent sites, and of deterministic ones that are functions of them."""
-        placed, sites = self.traced(params, self.program.example(1))
-        return placed.values | {name: sites[name]["value"] for name in self.program.derived}
-
-    def constrained(self, draws):
-        """`values` of draws of shape (n, n_parameters), as NumPy arrays."""
-        unravel = ravel_pytree(self.init())[1]
-        if not self.program.sites:
-            values = jax.tree.map(np.asarray, self.values({}))
-            return {name: np.broadcast_to(x, (len(draws), *x.shape)) for name, x in values.items()}
-        return jax.tree.map(
-            np.asarray, _values(self, jax.vmap(unravel)(jnp.asarray(draws, jnp.float32)))
-        )
-
-    def traced(self, params: Params, batch: Mapping[str, Any]) -> tuple[Placed, dict[str, Any]]:
-        """Latent sites at their coordinates, and all sites of a batch of records."""
-        if self.axes is not None:
-            flat, unravel = ravel_pytree(params)
-            params = unravel(self.coordinates(flat))
-        placed = Placed(self.program.sites, params, self.affine)
-        # No caller reads latent sites of single records.
-        noise = [handlers.seed(rng_seed=0)] if self.program.local else []
-        with traced(*noise, placed) as sites:
-            self.call(batch)
-        return placed, sites
-
-
-@partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _values(model, params):
-    return jax.vmap(model.values)(params)
-
-
 def log_probability(sites):
     """Log probability of the observed sites of a trace."""
     total = jnp.zeros((), jnp.float32)
@@ -616,30 +314,3 @@ def log_probability(sites):
             log = site["fn"].log_prob(site["value"])
             total = total + jnp.sum(log if site["scale"] is None else site["scale"] * log)
     return total
-
-
-def coordinates(model: NumPyroModel, values: Mapping[str, Any], key):
-    """Coordinates of values of latent sites, and the log prior of those sites.
-
-    Sites without a value are drawn from their prior given the others.
-    """
-    with traced(handlers.seed(rng_seed=key), handlers.substitute(data=values)) as sites:
-        model.call(model.program.example(1))
-    params, log_prior = {}, jnp.zeros((), jnp.float32)
-    for site in model.program.sites:
-        law, value = site_law(sites[site.name]), sites[site.name]["value"]
-        if site.normal:
-            params[site.name] = _normal_coordinates(law, value)
-        else:
-            centre, spread = model.affine[site.name]
-            params[site.name] = (biject_to(law.support).inv(value) - centre) / spread
-        if site.name in values:
-            log_prior = log_prior + jnp.sum(law.log_prob(value))
-    return params, log_prior
-
-
-@partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _sums_of_priors(model, pairs):
-    """Sum of the log densities of each pair of points, of which there are several."""
-    density = jax.vmap(model.log_prior)
-    return jnp.stack([density(one) + density(other) for one, other in pairs])

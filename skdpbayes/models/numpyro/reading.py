@@ -33,10 +33,10 @@ from skdpbayes.models.numpyro.amortised import (
 )
 from skdpbayes.models.numpyro.guide import NOT_REPARAMETRISED
 from skdpbayes.models.numpyro.laws import has_points, is_categorical, is_censored
+from skdpbayes.models.numpyro.model import NumPyroModel
 from skdpbayes.models.numpyro.predict import axis_of_records
 from skdpbayes.models.numpyro.program import (
     MOST_RESPONSES,
-    NumPyroModel,
     Program,
     Site,
     log_probability,

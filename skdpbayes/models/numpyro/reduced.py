@@ -26,14 +26,9 @@ from scipy.linalg import polar
 
 from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.models.base import flat_start
+from skdpbayes.models.numpyro.model import NumPyroModel, ProgramLikelihood
 from skdpbayes.models.numpyro.predict import at_draw
-from skdpbayes.models.numpyro.program import (
-    NumPyroModel,
-    Placed,
-    Program,
-    ProgramLikelihood,
-    log_probability,
-)
+from skdpbayes.models.numpyro.program import Placed, Program, log_probability
 from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior, Posterior
 from skdpbayes.posteriors.hierarchy import Levels, with_hyper_parameters
