@@ -27,6 +27,7 @@ COVERED, WORST = (0.85, 0.95), 0.80
 FITS = 40
 SOLVERS = ("vips", "dpvi", "na-dpvi", "sgld")
 GRADIENT = ("dpvi", "na-dpvi")
+PROGRAM_SETTINGS = ((500, 2.0), (3_000, 0.5), (3_000, 8.0), (30_000, 0.5), (30_000, 8.0))
 
 
 @dataclass(frozen=True)
@@ -273,18 +274,10 @@ def cells() -> dict[str, Cell]:
         for kind in ("", "prior", "positive")
         for solver in GRADIENT
     }
-    found |= {  # the default at other settings
-        f"{name}-{n}-{epsilon:g}-{solver}": _program(name, solver, "", n, epsilon)
+    found |= {  # other numbers of records and budgets
+        f"{name}-{n}-{epsilon:g}-auto": _program(name, "auto", "", n, epsilon)
         for name in _MODELS
-        for n, epsilon in (
-            (500, 2.0),
-            (500, 8.0),
-            (3_000, 0.5),
-            (3_000, 8.0),
-            (30_000, 0.5),
-            (30_000, 8.0),
-        )
-        for solver in ("auto", *GRADIENT)
+        for n, epsilon in PROGRAM_SETTINGS
     }
     found |= {
         f"bernoulli-{p:g}-{n}-{solver}": _rare(p, n, solver)

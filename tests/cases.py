@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -551,3 +552,8 @@ def slow_but(values: Iterable[Any], *always: Any) -> list[Any]:
     return [
         pytest.param(value, marks=[] if value in always else [pytest.mark.slow]) for value in values
     ]
+
+
+def mapped(function, **axes):
+    """`jax.vmap`, compiled: operation by operation each one is a program."""
+    return jax.jit(jax.vmap(function, **axes))

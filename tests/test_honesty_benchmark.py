@@ -209,6 +209,7 @@ def test_cells_are_chosen_by_name_or_beginning():
             for kind in ("", "prior-", "positive-")
             for x in ("dpvi", "na-dpvi")
         ),
+        *(f"poisson-{n}-{epsilon:g}-auto" for n, epsilon in honesty_models.PROGRAM_SETTINGS),
         *(f"bernoulli-0.004-500-{x}" for x in honesty_models.SOLVERS),
     ]
     with pytest.raises(ValueError, match="'nothing'"):
@@ -222,7 +223,9 @@ def test_cells_of_models_span_what_they_should():
         assert start in names
     for cell in honesty_models.cells().values():
         estimator = cell.estimator()
-        assert estimator.solver in honesty_models.SOLVERS and estimator.random_state is None
+        assert (
+            estimator.solver in (*honesty_models.SOLVERS, "auto") and estimator.random_state is None
+        )
         if cell.truths is not None:
             truths = cell.truths(np.random.default_rng(0), 3)
             assert {len(x) for x in truths.values()} == {3}

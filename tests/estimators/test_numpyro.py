@@ -132,11 +132,24 @@ def with_a_spread(law):
     ("function", "changes", "solver"),
     [
         (linear, {}, "na-dpvi"),
-        (with_a_spread(lambda tau: dist.Normal(0.0, tau)), {}, "na-dpvi"),
+        pytest.param(
+            with_a_spread(lambda tau: dist.Normal(0.0, tau)),
+            {},
+            "na-dpvi",
+            marks=pytest.mark.slow,
+        ),
         (with_a_spread(lambda tau: dist.Laplace(0.0, 1.0)), {}, "na-dpvi"),
         (with_a_spread(lambda tau: dist.Laplace(0.0, tau)), {}, "dpvi"),  # whose prior it keeps
-        (linear, {"n_steps": 10, "sampling_rate": 0.1, "clipping_norm": 2.0}, "na-dpvi"),
-        (linear, {"adjacency": "add_remove", "sampling_rate": 0.1}, "na-dpvi"),
+        (
+            linear,
+            {
+                "n_steps": 10,
+                "sampling_rate": 0.1,
+                "clipping_norm": 2.0,
+                "adjacency": "add_remove",
+            },
+            "na-dpvi",
+        ),
         (logistic, {"epsilon": np.inf}, "dpvi"),
         (linear, {"max_rows_per_person": 2}, "dpvi"),
         (linear, {"guide": "mean_field"}, "dpvi"),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 from scipy import stats
 from scipy.special import expit, logit
 
@@ -37,8 +38,8 @@ def dense(part):
 
 @quick
 def statistics(net, params, y, known):
-    parts = jax.vmap(net.statistics(params))({"y": y, "known": known})
-    opening = jax.vmap(net.openings()[0].statistics(params))({"y": y, "known": known})
+    parts = mapped(net.statistics(params))({"y": y, "known": known})
+    opening = mapped(net.openings()[0].statistics(params))({"y": y, "known": known})
     return {name: dense(part) for name, part in parts.items()} | opening
 
 
@@ -380,8 +381,8 @@ def test_noise_in_the_sums_scatters_weights_as_the_posterior_says():
 
 @quick
 def scores(net, params, y, known):
-    parts = jax.vmap(net.scores(params))({"y": y, "known": known})
-    own = jax.vmap(net.scores(params, own=True))({"y": y, "known": known})
+    parts = mapped(net.scores(params))({"y": y, "known": known})
+    own = mapped(net.scores(params, own=True))({"y": y, "known": known})
     return {name: dense(part) for name, part in parts.items()}, dense(own["visible"])
 
 

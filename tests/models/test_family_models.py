@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 from scipy import special, stats
 
 from skdpbayes import inference
@@ -123,7 +124,7 @@ def test_public_bounds_hold_and_are_attained(name):
 def test_statistic_bound_is_the_distance_from_a_null_record(name):
     """A null record gives zero; replacing one record by another moves the sum by at most twice the bound."""
     model = MODELS[name]
-    values = np.asarray(jax.vmap(lambda x: model.statistic({"x": x}))(RECORDS[name]), np.float64)
+    values = np.asarray(mapped(lambda x: model.statistic({"x": x}))(RECORDS[name]), np.float64)
     bound = model.statistic_bound()
     assert values.shape == (len(values), model.n_statistics)
     assert 0.999 * bound < norms(values).max() <= bound * (1 + 1e-6)
@@ -217,7 +218,7 @@ DENSITIES = {  # of the natural parameter, and the log Jacobian of the map from 
 @families
 def test_priors_are_those_of_scipy_up_to_a_constant(name):
     model, params = MODELS[name], PARAMS[:20]
-    got = np.asarray(jax.vmap(model.log_prior)(params), np.float64)
+    got = np.asarray(mapped(model.log_prior)(params), np.float64)
     want = DENSITIES[name](model.constrained(params.astype(float)))
     np.testing.assert_allclose(got - got[0], want - want[0], atol=1e-4, rtol=1e-4)
     assert np.ptp(want) > 1

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 from scipy import stats
 from scipy.special import expit
 
@@ -161,7 +162,7 @@ def test_simulated_rows_have_the_moments_of_the_axes_in_each_group_and_its_share
         x = np.asarray(records["x"])[own]
         np.testing.assert_allclose(x.T @ x / len(x), second, atol=1e-4)
     some = {name: value[::97] for name, value in records.items()}
-    again = jax.vmap(lambda record: seen._seen(record)["x"])(some)
+    again = mapped(lambda record: seen._seen(record)["x"])(some)
     np.testing.assert_allclose(rows[::97], again, atol=1e-4)
     # In the coordinates second moments are a multiple of the identity, as shrunk logits assume.
     moments = (rows * share[:, None]).T @ rows
@@ -246,14 +247,18 @@ def test_the_opening_finds_axes_and_shares():
     groups = np.repeat(np.arange(GROUPS), [1000, 600, 400])
     x = np.column_stack([RNG.normal(size=2000) * 0.4 + 0.2, np.ones(2000)])
 
+    @jax.jit
+    def labelled(x, group, y):
+        return query({"x": x, "group": group, "y": y})
+
     def of(x, group):
-        return query({"x": x, "group": group, "y": jnp.int32(0)})
+        return labelled(x, group, jnp.int32(0))
 
     def second(part):
         assert isinstance(part, Quadratic)
         return part.weight[0, 0] * jnp.outer(part.vector, part.vector)
 
-    every = jax.vmap(lambda x, group: of(x, group) | {"moments": second(of(x, group)["moments"])})
+    every = mapped(lambda x, group: of(x, group) | {"moments": second(of(x, group)["moments"])})
     sums = jax.tree.map(lambda own: np.asarray(own.sum(axis=0)), every(x, groups))
     moments, sizes = sums["moments"], sums["sizes"]
     np.testing.assert_array_equal(sizes, [1000, 600, 400])
@@ -271,7 +276,7 @@ def test_the_opening_finds_axes_and_shares():
     # Null records are in no group, and contribute no moments.
     for record in (
         of(np.array([np.nan, 1.0]), 0),
-        query({"x": x[0], "group": 0, "y": jnp.int32(-1)}),
+        labelled(x[0], 0, jnp.int32(-1)),
     ):
         assert not record["sizes"].any()
     # A longer row counts as one of the norm, which is what a record may add.
@@ -383,7 +388,9 @@ def test_fits_are_in_grouped_coordinates_and_ignore_what_is_no_record():
         ({"fit_intercept": False}, 2000, "dpvi", None),
         ({"adjacency": "add_remove", "sampling_rate": 0.5}, 2000, "dpvi", None),
         ({"max_rows_per_person": 2}, 2000, "dpvi", None),
-        ({"groups": 200, "group_features": None}, 2000, "dpvi", None),
+        pytest.param(
+            {"groups": 200, "group_features": None}, 2000, "dpvi", None, marks=pytest.mark.slow
+        ),
         ({"groups": 40, "group_features": np.ones((40, 1000))}, 2000, "dpvi", None),
         ({"group_scale": 1e-5}, 2000, "dpvi", None),
         ({"solver": "na-dpvi", "max_rows_per_person": 2}, 2000, "na-dpvi", None),

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.models.lda import LatentDirichletAllocation, drawn_counts
@@ -63,7 +64,7 @@ def test_expected_counts_follow_topics_at_the_rate_of_missing_information():
         joint = topics * proportions[:, None]
         return jnp.sum(joint / jnp.sum(joint, axis=2, keepdims=True) * X[:, :, None], axis=0)
 
-    labels = jax.vmap(lambda counts: collapsed_step(given, counts, PRIOR) * counts[:, None])(X)
+    labels = mapped(lambda counts: collapsed_step(given, counts, PRIOR) * counts[:, None])(X)
     proportions = PRIOR + jnp.sum(labels, axis=1)
     share = np.asarray(observed_share(jax.random.key(1), given, PRIOR, 40, 2000), float)
     counts = np.asarray(expected(given, proportions), float)

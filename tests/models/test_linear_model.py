@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 from scipy import stats
 
 from skdpbayes.models import linear
@@ -32,7 +33,7 @@ def draws(at, n=400_000, seed=0):
 
 
 def summed(at, records, what="score"):
-    out = jax.vmap(lambda r: getattr(model(), what)(at, r))(records)
+    out = mapped(lambda r: getattr(model(), what)(at, r))(records)
     return jax.tree.map(lambda v: np.asarray(v, np.float64).sum(axis=0), out)
 
 
@@ -73,7 +74,7 @@ def test_score_is_the_gradient_where_residuals_are_small():
 
 def test_variance_of_the_scores_is_their_slope():
     truth, n, m = params(), 400_000, model()
-    scores = jax.vmap(lambda r: m.score(truth, r))(draws(truth, n))
+    scores = mapped(lambda r: m.score(truth, r))(draws(truth, n))
     slope = summed(truth, draws(truth, n), "curvature") / n
     covariance = np.cov(np.c_[scores["u"], scores["w"]].T)
     np.testing.assert_allclose(covariance, slope, atol=0.01 * slope.max())

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 
 from skdpbayes.models.linear import normal_prior
 from skdpbayes.models.linear_sums import LinearSums
@@ -21,7 +22,7 @@ def model(norm=NORM):
 
 def statistics(x, y, norm=NORM):
     records = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
-    return np.asarray(jax.vmap(model(norm).statistic)(records), np.float64)
+    return np.asarray(mapped(model(norm).statistic)(records), np.float64)
 
 
 def awkward(n, rng):

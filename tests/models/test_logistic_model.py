@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 from scipy import stats
 from scipy.special import log_softmax, softmax
 
@@ -44,7 +45,7 @@ def test_likelihood_is_the_softmax(n_classes):
         assert float(model.log_likelihood(theta, record(x, label))) == 0
 
 
-@pytest.mark.parametrize("n_classes", CLASSES)
+@pytest.mark.parametrize("n_classes", slow_but(CLASSES, 2, 3))
 def test_score_and_curvature_equal_autodiff(n_classes):
     model, theta, x = case(n_classes)
     gradient = jax.jit(jax.grad(model.log_likelihood))

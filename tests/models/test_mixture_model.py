@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 from scipy import integrate, optimize, special, stats
 from sklearn.mixture import BayesianGaussianMixture
 
@@ -51,7 +52,7 @@ def params_of(model, means, covariances, counts=100.0, errors=1e12):
     )  # fmt: skip
 
 
-statistics = quick(lambda m, params, x: jax.vmap(m.statistics(params))({"x": x}))
+statistics = quick(lambda m, params, x: mapped(m.statistics(params))({"x": x}))
 m_step = quick(lambda m, *rest: m.m_step(*rest))
 
 
@@ -238,7 +239,7 @@ def test_features_have_norm_one_and_the_mean_that_is_expected():
     )
     labels = rng.choice(K, 20_000, p=weights)
     x = means[labels] + np.einsum("nij,nj->ni", roots[labels], rng.normal(size=(20_000, D)))
-    values = np.asarray(jax.vmap(lambda row: features(omega, row))(x.astype(f32)))
+    values = np.asarray(mapped(lambda row: features(omega, row))(x.astype(f32)))
     np.testing.assert_allclose(np.linalg.norm(values, axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(
         values.mean(axis=0), expected_features(omega, weights, means, roots), atol=2e-3
@@ -246,7 +247,7 @@ def test_features_have_norm_one_and_the_mean_that_is_expected():
     m = model(frequencies=omega, means=None, weights=None)
     assert len(m.openings()) == 3
     for opening in m.openings():
-        null = opening.statistics(m.init())({"x": jnp.array([jnp.nan, 0.0])})
+        null = jax.jit(opening.statistics(m.init()))({"x": jnp.array([jnp.nan, 0.0])})
         assert all(np.isnan(x).any() for x in null.values()), (
             "the private sum must see a null record"
         )
@@ -330,9 +331,10 @@ def test_rows_choose_the_start_unless_their_ratios_are_noise(noise, chosen):
         rivals=jax.tree.map(f32, rivals), log_posterior=f32([0, -5, -1, -np.inf]), total=f32(3000)
     )
     choice = m.openings()[2]
-    ratios = jax.vmap(choice.statistics(params))({"x": rows.astype(f32)})["ratios"]
+    ratios = mapped(choice.statistics(params))({"x": rows.astype(f32)})["ratios"]
     shortened = ratios / np.maximum(1, np.linalg.norm(ratios, axis=1, keepdims=True))
-    after = choice.update(params, {"ratios": shortened.sum(axis=0)}, {"ratios": noise}, None)
+    update = jax.jit(lambda *release: choice.update(*release, None))
+    after = update(params, {"ratios": shortened.sum(axis=0)}, {"ratios": noise})
     np.testing.assert_array_equal(after.start.mean, rivals.mean[chosen].astype(f32))
     np.testing.assert_array_equal(after.mean, after.start.mean)
     # A row's share is the log-likelihood ratio, up to its unit.
@@ -351,7 +353,7 @@ def test_rows_are_whitened_so_that_components_stay_of_their_kind(kind):
     m, rng = model(kind=kind, whole_radius=f32(9), **sketched), np.random.default_rng(7)
     rows = rng.normal(size=(4000, D)) * [1.0, 0.1]
     one, scales = m.openings()[0], {"count": 1e-3, "first": 1e-3, "second": 1e-3}
-    shares = jax.vmap(one.statistics(m.init()))({"x": rows.astype(f32)})
+    shares = mapped(one.statistics(m.init()))({"x": rows.astype(f32)})
     sums = {name: leaf.sum(axis=0) for name, leaf in shares.items()}
     spread = np.asarray(one.update(m.init(), sums, scales, None).spread)
     assert abs(spread[0, 1]) < 1e-4

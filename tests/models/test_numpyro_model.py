@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from cases import slow_but
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.infer.util import log_density
@@ -372,7 +373,9 @@ DISCRETE = {
 }
 
 
-@pytest.mark.parametrize("name", DISCRETE)
+@pytest.mark.parametrize(
+    "name", slow_but(DISCRETE, "Categorical of 30", "OrderedLogistic of 12", "Poisson")
+)
 def test_no_discrete_law_is_predicted_as_nan(name):
     law_of, n_values = DISCRETE[name]
 

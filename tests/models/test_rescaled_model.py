@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 
 from skdpbayes.mechanism.contributions import contribution_norm
 from skdpbayes.models.base import prior_matrix, unbiased_weight
@@ -41,7 +42,7 @@ def records():
 def opened(number, params, records, noise=0.0, model=None):
     """Parameters after an opening of sums with noise of a given standard deviation."""
     opening = (rescaled() if model is None else model).openings()[number]
-    parts = jax.vmap(opening.statistics(params))(records)
+    parts = mapped(opening.statistics(params))(records)
     sums, rng = {}, np.random.default_rng(2)
     for name, part in parts.items():
         sums[name] = part.total() if hasattr(part, "total") else part.sum(axis=0)

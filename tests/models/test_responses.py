@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from cases import mapped
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 
@@ -156,7 +157,7 @@ def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law
     slope = scores.T @ plain / N
     expected = own.curvature
     if isinstance(expected, Quadratic):  # the law has one number
-        expected = expected.weight * jax.vmap(jnp.outer)(expected.vector, expected.vector)
+        expected = expected.weight * mapped(jnp.outer)(expected.vector, expected.vector)
     expected = np.asarray(expected[0])
     assert np.linalg.norm(slope - expected) < 0.03 * np.linalg.norm(expected)
     ratio = np.trace(np.cov(scores.T)) / np.trace(expected)
@@ -164,9 +165,9 @@ def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law
     lengths = np.linalg.norm(plain, axis=1)
     record = RECORD | {"y": y[0]}
     if law is not tails:
-        typical = typical_length(model.response(params, record))
+        typical = jax.jit(lambda: typical_length(model.response(params, record)))()
         np.testing.assert_allclose(typical, np.sqrt((lengths**2).mean()), rtol=0.03)
-    assert model.score_scale(unravel(jnp.zeros_like(flat))) == 1
+    assert jax.jit(model.score_scale)(unravel(jnp.zeros_like(flat))) == 1
 
 
 @pytest.mark.slow
@@ -280,7 +281,7 @@ def in_units_of_the_noise(model, solver, records, theta):
                     sums = _chunk_sums(query, blocks, units, True, alone, jnp.ones(1, bool))
                     lengths = {
                         name: contribution_norms(own)[0] / blocks[name].clipping_norm
-                        for name, own in jax.vmap(query)(alone).items()
+                        for name, own in mapped(query)(alone).items()
                     }
                     square = sum(jnp.sum(x.astype(float) ** 2) for x in jax.tree.leaves(sums))
                     return jnp.sqrt(square) * 1.3 / mechanism.noise_std, lengths

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.persons import blocks_of_persons, of_person
@@ -167,7 +168,7 @@ class Rows:
 def released(formed, X):
     """Sums of `curvature_query` over rows, and the longest of each."""
     params, of = jnp.zeros((2, 3)), Rows(formed)
-    query = jax.vmap(lambda x: curvature_query(of, params, jnp.float64(1.0), False)({"x": x}))
+    query = mapped(lambda x: curvature_query(of, params, jnp.float64(1.0), False)({"x": x}))
     each = query(X)
     matrix = each["curvature"] if formed else each["curvature"].total().reshape(6, 6)
     return jnp.sum(matrix, axis=0) if formed else matrix, each["variances"]
@@ -214,15 +215,18 @@ def test_curvature_that_persons_lose_is_made_up_for(copies, kept):
     assert sum(own.share for own in blocks.values()) == 1
     longer = blocks_of_persons(blocks, spec)
     rows = jnp.repeat(jnp.asarray(X)[:, None], copies, axis=1)
-    of_each = jax.vmap(of_person(query, blocks, longer))(
+    of_each = mapped(of_person(query, blocks, longer))(
         Person({"x": rows}, jnp.ones(rows.shape[:2], bool))
     )
     norms = jnp.linalg.norm(of_each["curvature"], axis=(1, 2))
     assert np.all(norms <= longer["curvature"].clipping_norm * (1 + 1e-5))
     estimate = {name: own.sum(axis=0) for name, own in of_each.items()}
     known = Curvature.none(6)
+    after = jax.jit(
+        lambda known: known.after(estimate, dict.fromkeys(blocks, jnp.float32(0)), spec)
+    )
     for _ in range(3):
-        known = known.after(estimate, dict.fromkeys(blocks, jnp.float32(0)), spec)
+        known = after(known)
     np.testing.assert_allclose(known.kept, kept, rtol=1e-4)
     truth = copies * np.kron([[2.0, 0.5], [0.5, 1.0]], X.T @ X)
     np.testing.assert_allclose(known.matrix, truth, rtol=1e-3, atol=1e-3)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow_but
+from cases import mapped, slow_but
 from scipy.special import expit
 
 from skdpbayes import DPBayesianLogisticRegression
@@ -181,8 +181,8 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     points = truth.ravel() + 0.4 * np.random.default_rng(0).normal(size=(32, p)) + 0.2
     parts = points[:, None, :]
     scores = rows.scores(
-        jax.vmap(lambda at: rows.weights(at, clip))(parts),
-        jax.vmap(rows.probabilities)(parts),
+        mapped(lambda at: rows.weights(at, clip))(parts),
+        mapped(rows.probabilities)(parts),
         rows.probabilities(truth),
     )
     noise = jnp.full((32, p), 1.0)
@@ -437,8 +437,8 @@ def test_the_fixed_point_is_that_of_scores_that_bend(monkeypatch):
     with jax.enable_x64(True):
         rows = NormalRows(standard_rows(p), 300.0).of(model)
         truth, points = jnp.array([[1.2, -0.8]]), jnp.asarray([[[0.5, -0.5]], [[1.0, 0.2]]])
-        weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
-        asked = jax.vmap(rows.probabilities)(points)
+        weights = mapped(lambda at: rows.weights(at, clip))(points)
+        asked = mapped(rows.probabilities)(points)
         scores = rows.scores(weights, asked, rows.probabilities(truth))
         noise = jnp.array([[150.0], [600.0]]) * jnp.ones((2, p))
         averages = Averages(1 / noise, scores, points[:, 0], noise, jnp.zeros(2))
