@@ -36,20 +36,25 @@ def seeds_are_for_tests(monkeypatch):
     monkeypatch.setattr(report, "now", lambda: "2026-11-20T09:30:00+00:00")
 
 
-PROGRAMS = "JAX_COMPILATION_CACHE_DIR"  # JAX reads these variables
-_LEAST_COMPILED = ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 0.1)
+_KEPT: dict[str, object] = {}  # JAX's settings that keep programs in a folder of the test process
+
+
+def _keep_programs():
+    """Keep programs once more, at first and after a test of `set_compilation_cache`."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    for name, value in _KEPT.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def pytest_configure(config):
-    """Prepare what test processes share, and how each of them compiles.
+    """Import ArviZ once before processes do so at the same time: they would race for its note of the day.
 
-    A folder for compiled programs, until the end of the run. And ArviZ, imported once before
-    processes do so at the same time: they would race for its note of the day.
+    In each of these, programs that were dropped from memory need not be compiled again.
     """
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        programs = os.environ[PROGRAMS] = tempfile.mkdtemp(prefix="skdpbayes-programs-")
-        os.environ[_LEAST_COMPILED[0]] = str(_LEAST_COMPILED[1])
-        config.add_cleanup(lambda: shutil.rmtree(programs, ignore_errors=True))
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", "import arviz"], check=False, capture_output=True
         )
@@ -58,6 +63,12 @@ def pytest_configure(config):
 
     # Of the time that a small program takes to compile, a fifth is spent on a context of its own.
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+    # A folder of its own: JAX writes files that another process might read before they are whole.
+    folder = tempfile.mkdtemp(prefix="skdpbayes-programs-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    _KEPT["jax_compilation_cache_dir"] = folder
+    _KEPT["jax_persistent_cache_min_compile_time_secs"] = 0.1
+    _keep_programs()
     gc.set_threshold(100_000, 50, 100)  # tracing makes many objects, and few of them are garbage
     # Test processes have no idle core, and that context is not one for threads.
     from skdpbayes.compilation import CompilerThread
@@ -219,22 +230,14 @@ _MOST_AFTER_A_MODULE = 1.5 * 2**30
 _MOST_WITHIN_A_MODULE = 1.75 * 2**30
 
 
-def _share_programs():
-    """Share compiled programs again, after a test of `set_compilation_cache`."""
-    folder = os.environ.get(PROGRAMS)
-    if folder and "jax" in sys.modules:
-        import jax
-        from jax.experimental.compilation_cache import compilation_cache
-
-        if jax.config.jax_compilation_cache_dir != folder:
-            jax.config.update(PROGRAMS.lower(), folder)
-            jax.config.update(_LEAST_COMPILED[0].lower(), _LEAST_COMPILED[1])
-            compilation_cache.reset_cache()
-
-
+@pytest.hookimpl(trylast=True)  # after fixtures
 def pytest_runtest_teardown(item, nextitem):
     """Drop compiled programs once they fill memory: few of them are of use to another module."""
-    _share_programs()
+    if "jax" in sys.modules:
+        from jax import config
+
+        if config.jax_compilation_cache_dir != _KEPT["jax_compilation_cache_dir"]:
+            _keep_programs()
     last = nextitem is None or nextitem.path != item.path
     most = _MOST_AFTER_A_MODULE if last else _MOST_WITHIN_A_MODULE
     if "jax" in sys.modules and psutil.Process().memory_info().rss > most:

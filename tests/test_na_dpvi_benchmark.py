@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mapped
 from scipy.stats import norm
 
 from benchmarks import _na_dpvi_recipe as recipe
@@ -30,10 +29,10 @@ def test_the_exact_posterior_is_that_of_the_densities(name):
     def gradients(thetas):
         def log_density(theta):
             return model.log_prior(theta) + jnp.sum(
-                mapped(lambda row: model.log_likelihood(theta, row))(rows)
+                jax.vmap(lambda row: model.log_likelihood(theta, row))(rows)
             )
 
-        return mapped(jax.grad(log_density))(thetas)
+        return jax.vmap(jax.grad(log_density))(thetas)
 
     gradient = np.asarray(gradients(jnp.asarray(draws, jnp.float32)), float)
     scale = draws.std(axis=0)
@@ -51,7 +50,7 @@ def test_mean_scores_are_those_of_the_draws(name):
     thetas = jnp.asarray(model.draw_prior(rng, 10), jnp.float32)
     noise = jnp.asarray(rng.normal(size=thetas.shape), jnp.float32)
     record = jnp.asarray(model.draw_records(rng, model.draw_prior(rng, 1)[0])[0])
-    scores = mapped(jax.grad(model.log_likelihood), in_axes=(0, None))(thetas, record)
+    scores = jax.vmap(jax.grad(model.log_likelihood), in_axes=(0, None))(thetas, record)
     for found, want in zip(
         recipe.mean_scores(model, thetas, noise, record), (scores, scores * noise), strict=True
     ):
@@ -65,7 +64,7 @@ def test_mean_scores_of_logistic_regression_are_those_of_the_draws():
     thetas, noise = rng.normal(size=(2, 10, 3))
     for y in 0.0, 1.0:
         record = jnp.asarray([*rng.normal(size=3), y])
-        scores = mapped(jax.grad(model.log_likelihood), in_axes=(0, None))(thetas, record)
+        scores = jax.vmap(jax.grad(model.log_likelihood), in_axes=(0, None))(thetas, record)
         np.testing.assert_allclose(model.score(thetas[0], record), scores[0], rtol=1e-5)
         for found, want in zip(
             recipe.mean_scores(model, thetas, noise, record), (scores, scores * noise), strict=True

@@ -309,10 +309,13 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
         return iter(())
 
     @classmethod
-    @functools.cache  # a fit asks for the parameters a dozen times
     def _get_param_names(cls) -> list[str]:
-        names: list[str] = super()._get_param_names()
-        return names
+        return list(cls._names_of_parameters())
+
+    @classmethod
+    @functools.cache  # a fit asks for them a dozen times
+    def _names_of_parameters(cls) -> tuple[str, ...]:
+        return tuple(super()._get_param_names())
 
     def _parameters(self) -> dict[str, Any]:
         """Parameters by name, also those that the constructor of a subclass passes on."""

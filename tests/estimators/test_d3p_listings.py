@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mapped, slow_but
+from cases import slow_but
 from jax.nn import sigmoid
 from jax.scipy.special import logsumexp
 from numpyro import param, plate, sample
@@ -139,7 +139,7 @@ class GaussianMixtureModel(Distribution):
         return xs
 
     def log_prob(self, value):
-        per_component_log_prob = mapped(
+        per_component_log_prob = jax.vmap(
             lambda loc, scale: Normal(loc, scale).log_prob(value), out_axes=-1
         )(self._locs, self._scales)
 

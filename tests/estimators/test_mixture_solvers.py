@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mapped
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 from sklearn.base import clone
@@ -99,7 +98,7 @@ def test_without_noise_it_is_the_posterior_of_the_marginal_likelihood(solver, fi
         )  # fmt: skip
         start, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(jnp.float64), given.init()))
         Z = jnp.asarray((X - model._scales[0]) / model._scales[1])
-        likelihood = mapped(lambda v, x: given.log_likelihood(unravel(v), {"x": x}), (None, 0))
+        likelihood = jax.vmap(lambda v, x: given.log_likelihood(unravel(v), {"x": x}), (None, 0))
         both = jax.jit(lambda v: likelihood(v, Z).sum() + given.log_prior(unravel(v)))
         point, slope, curvature = start, jax.jit(jax.grad(both)), jax.jit(jax.hessian(both))
         for _ in range(20):

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import mapped
 from jax.flatten_util import ravel_pytree
 
 EXTREMES = np.array([0, 1e-42, 1e-20, 0.5, 1, 1e3, 1e20, 1e38, np.inf, np.nan], np.float32)
@@ -68,11 +67,11 @@ def _start(rng: np.random.Generator, scale: float, shape: tuple[int, ...]):
 @functools.lru_cache
 def _search(statistic, record, size: int, scale: float) -> tuple[float, float]:
     def height(vectors, both):
-        one, other = mapped(lambda v: _released(statistic(record(v))))(vectors)
+        one, other = jax.vmap(lambda v: _released(statistic(record(v))))(vectors)
         return jnp.sum((one - both * other) ** 2)
 
     # One program for everything, quickly compiled: that takes longer than the search.
-    rng, hills = np.random.default_rng(0), mapped(jax.value_and_grad(height), in_axes=(0, None))
+    rng, hills = np.random.default_rng(0), jax.vmap(jax.value_and_grad(height), (0, None))
     first = _start(rng, scale, (N_DRAWS, 2, size))
     program = (
         jax.jit(hills).lower(first, np.float32(0)).compile({"xla_backend_optimization_level": 0})

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mapped
 from whitebox import drawn
 
 from skdpbayes.intake.packing import pack_records
@@ -110,7 +109,7 @@ def summed():
     """For each kind, a compiled integer sum of a batch."""
     return {
         kind: jax.jit(lambda batch, included, units, f=f: mechanism._clipped_sum(
-            mapped(f)(batch), jnp.float32(0.7), included, units, exact=True))
+            jax.vmap(f)(batch), jnp.float32(0.7), included, units, exact=True))
         for kind, f in KINDS.items()
     }  # fmt: skip
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mapped
 from scipy import stats
 from scipy.special import expit, logit
 
@@ -38,8 +37,8 @@ def dense(part):
 
 @quick
 def statistics(net, params, y, known):
-    parts = mapped(net.statistics(params))({"y": y, "known": known})
-    opening = mapped(net.openings()[0].statistics(params))({"y": y, "known": known})
+    parts = jax.vmap(net.statistics(params))({"y": y, "known": known})
+    opening = jax.vmap(net.openings()[0].statistics(params))({"y": y, "known": known})
     return {name: dense(part) for name, part in parts.items()} | opening
 
 
@@ -381,8 +380,8 @@ def test_noise_in_the_sums_scatters_weights_as_the_posterior_says():
 
 @quick
 def scores(net, params, y, known):
-    parts = mapped(net.scores(params))({"y": y, "known": known})
-    own = mapped(net.scores(params, own=True))({"y": y, "known": known})
+    parts = jax.vmap(net.scores(params))({"y": y, "known": known})
+    own = jax.vmap(net.scores(params, own=True))({"y": y, "known": known})
     return {name: dense(part) for name, part in parts.items()}, dense(own["visible"])
 
 

@@ -305,7 +305,7 @@ def opening():
     return programs
 
 
-@pytest.mark.parametrize("name", slow_but(OPENINGS, "words", "pairs"))
+@pytest.mark.parametrize("name", slow_but(OPENINGS, "words", "pairs of some"))
 @settings(max_examples=25, deadline=None)
 @given(counts=COUNTS)
 def test_any_document_contributes_at_most_one_to_an_opening(name, counts, opening):

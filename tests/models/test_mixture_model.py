@@ -52,7 +52,7 @@ def params_of(model, means, covariances, counts=100.0, errors=1e12):
     )  # fmt: skip
 
 
-statistics = quick(lambda m, params, x: mapped(m.statistics(params))({"x": x}))
+statistics = quick(lambda m, params, x: jax.vmap(m.statistics(params))({"x": x}))
 m_step = quick(lambda m, *rest: m.m_step(*rest))
 
 

@@ -138,7 +138,7 @@ def test_a_record_without_a_class_has_no_slope():
     assert float(contribution_norms(scores)[0]) == 0
 
 
-@pytest.mark.parametrize("slots", slow_but([64, 160, 384], 160))
+@pytest.mark.parametrize("slots", slow_but([64, 160, 384], 160, 384))
 @pytest.mark.parametrize(
     "name", slow_but(["dense", "convolutional", "auto-encoder"], "dense", "auto-encoder")
 )
@@ -154,7 +154,7 @@ def test_what_a_record_contributes_does_not_depend_on_its_slot(name, slots):
 
         @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
         def rounded(batch):
-            parts, _ = parts_of(mapped(lambda record: drawn.score(params, record))(batch))
+            parts, _ = parts_of(jax.vmap(lambda record: drawn.score(params, record))(batch))
             prepared = [part.prepared(2.0**36, 2.0**36, exact=True) for part in parts]
             return [(part.head, getattr(part, "right", gain), gain) for part, gain in prepared]
 

@@ -281,7 +281,7 @@ def in_units_of_the_noise(model, solver, records, theta):
                     sums = _chunk_sums(query, blocks, units, True, alone, jnp.ones(1, bool))
                     lengths = {
                         name: contribution_norms(own)[0] / blocks[name].clipping_norm
-                        for name, own in mapped(query)(alone).items()
+                        for name, own in jax.vmap(query)(alone).items()
                     }
                     square = sum(jnp.sum(x.astype(float) ** 2) for x in jax.tree.leaves(sums))
                     return jnp.sqrt(square) * 1.3 / mechanism.noise_std, lengths

@@ -194,7 +194,6 @@ def test_without_noise_it_is_laplaces_approximation_of_logistic_regression(compi
     np.testing.assert_allclose(found.std, std, rtol=0.02)
 
 
-@pytest.mark.slow
 def test_subsampling_is_in_the_posterior(compiled_quickly):
     found = []
     for seed in range(20):
