@@ -50,7 +50,7 @@ def _keep_programs():
 
 
 def pytest_configure(config):
-    """Import ArviZ once before processes do so at the same time: they would race for its note of the day.
+    """Import ArviZ once, before test processes race for its note of the day.
 
     In each of these, programs that were dropped from memory need not be compiled again.
     """
@@ -233,15 +233,14 @@ _MOST_WITHIN_A_MODULE = 1.75 * 2**30
 @pytest.hookimpl(trylast=True)  # after fixtures
 def pytest_runtest_teardown(item, nextitem):
     """Drop compiled programs once they fill memory: few of them are of use to another module."""
-    if "jax" in sys.modules:
-        from jax import config
+    import jax
 
-        if config.jax_compilation_cache_dir != _KEPT["jax_compilation_cache_dir"]:
-            _keep_programs()
+    if jax.config.jax_compilation_cache_dir != _KEPT["jax_compilation_cache_dir"]:
+        _keep_programs()
     last = nextitem is None or nextitem.path != item.path
     most = _MOST_AFTER_A_MODULE if last else _MOST_WITHIN_A_MODULE
-    if "jax" in sys.modules and psutil.Process().memory_info().rss > most:
-        sys.modules["jax"].clear_caches()
+    if psutil.Process().memory_info().rss > most:
+        jax.clear_caches()
         sys.modules["jax._src.interpreters.mlir"].make_ir_context.cache_clear()
         gc.collect()
         with contextlib.suppress(OSError, AttributeError):
