@@ -251,10 +251,10 @@ class NumPyroModel(ProgramLikelihood):
     """
 
     program: Program = field(metadata={"static": True})
-    public: Any
-    affine: Any
+    public: Mapping[str, Array]
+    affine: Mapping[str, tuple[Array, Array]]
     score_unit: Number = 1.0
-    fixed: Any = field(default_factory=dict)
+    fixed: Mapping[str, Params] = field(default_factory=dict)
     axes: Array | None = None
     starts_at: Array | None = None
 
