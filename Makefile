@@ -22,7 +22,7 @@ export MPLBACKEND ?= Agg
 # Each test process keeps to one thread, so that the processes do not compete for cores. Most of their time goes to
 # compiling, which takes little more than half of it without XLA's newer code generator, for programs as fast.
 ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
-	XLA_FLAGS="--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true $$XLA_FLAGS"
+	XLA_FLAGS="--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1 $$XLA_FLAGS"
 # What all test processes together need, in GB, above which the run fails (it is printed in any case).
 MOST_MEMORY ?= inf
 PYTEST = $(ONE_THREAD) $(PY) tools/peak_memory.py --limit $(MOST_MEMORY) -- $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile

@@ -36,6 +36,14 @@ def seeds_are_for_tests(monkeypatch):
     monkeypatch.setattr(report, "now", lambda: "2026-11-20T09:30:00+00:00")
 
 
+_OF_FEW_ROUNDS = ("_released", "_piece_of_few")
+_QUICKLY = {
+    "backend_optimization_level": 0,
+    "llvm_disable_expensive_passes": True,
+    "cpu_parallel_codegen_split_count": 1,
+}
+_AS_USERS_DO: dict[str, object] = {}  # the programs of few rounds
+
 _KEPT: dict[str, object] = {}  # JAX's settings that keep programs in a folder of the test process
 
 
@@ -74,6 +82,12 @@ def pytest_configure(config):
     from skdpbayes.compilation import CompilerThread
 
     CompilerThread.as_users_have, CompilerThread.add = CompilerThread.add, lambda *how: None
+    # Programs of few rounds run a few times in tests, and compile in half of the time.
+    from skdpbayes import inference
+
+    for name in _OF_FEW_ROUNDS:
+        _AS_USERS_DO[name] = getattr(inference, name)
+        setattr(inference, name, _compiled_with(name, **_QUICKLY))
 
 
 def pytest_runtest_setup(item):
@@ -169,6 +183,8 @@ def compiled_as_users_do(monkeypatch):
     newer = {"cpu_use_fusion_emitters": True} if OLDER_GENERATOR else {}  # else there is no choice
     for name in ("_steps", "_piece", "_noisy_step"):  # of loops
         program = _compiled_with(name, backend_optimization_level=1, **newer)
+        monkeypatch.setattr(inference, name, program)
+    for name, program in _AS_USERS_DO.items():
         monkeypatch.setattr(inference, name, program)
 
 
