@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 from jax.interpreters.partial_eval import dce_jaxpr
 from numpyro import handlers
@@ -175,10 +176,10 @@ def read_model(
     model = NumPyroModel(program, public, {})
     if not all(site.normal for site in sites):
         model = replace(model, affine=_centred(model))
-    constants = _refuse_primitives(_programs(model))
     if program.weighed and _takes_as_long_as_a_record_says(model):
         program = replace(program, weighed=False)
         model = replace(model, program=program)
+    constants = _refuse_primitives(_programs(model))
     derived = _check_sums(model, _of_two, three.derived)
     return replace(model, program=replace(program, derived=derived)), constants
 
@@ -310,20 +311,19 @@ def _of_fixed_size(program, name, size):
 
 
 def _programs(model):
-    """Jaxprs of the likelihood of one record, and of its derivatives."""
+    """Jaxprs of the likelihood of one record, of its derivatives, and of what bounds them."""
     record = jax.tree.map(lambda x: x[0], model.program.example(1))
     flat, unravel = ravel_pytree(model.init())
+    likelihood = jax.make_jaxpr(lambda x, r: model.log_likelihood(unravel(x), r))(flat, record)
 
-    def of_flat(flat, record):
-        return model.log_likelihood(unravel(flat), record)
+    def again(flat, record):  # and not the model's code, which takes longer
+        return jaxpr_as_fun(likelihood)(flat, *jax.tree.leaves(record))[0]
 
-    functions = [
-        of_flat,
-        jax.grad(of_flat),
-        jax.hessian(of_flat),
-        lambda x, r: model.score_bound(unravel(x), r),
-    ]
-    return [jax.make_jaxpr(function)(flat, record) for function in functions]
+    functions = [jax.grad(again), jax.hessian(again)]
+    if model.program.support or model.program.censored:
+        functions.append(lambda x, r: model.score_bound(unravel(x), r))
+    # Else the bound is of that gradient, or of the law of the response.
+    return [likelihood, *(jax.make_jaxpr(function)(flat, record) for function in functions)]
 
 
 def _takes_as_long_as_a_record_says(model):
@@ -333,28 +333,14 @@ def _takes_as_long_as_a_record_says(model):
     return any(map(_REFUSED_PRIMITIVES.fullmatch, _primitives(program.jaxpr)))
 
 
-@runtime_checkable
-class _Closed(Protocol):
-    """Jaxpr with its constants, or an equation's parameter that holds one."""
-
-    jaxpr: Any
-
-
-@runtime_checkable
-class _Equations(Protocol):
-    """Jaxpr, whatever class JAX gives it."""
-
-    eqns: Any
-
-
-def _primitives(jaxpr: _Equations) -> Iterator[str]:
+def _primitives(jaxpr: Any) -> Iterator[str]:
     """Names of the operations, nested ones included."""
     for equation in jaxpr.eqns:
         yield equation.primitive.name
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = inner.jaxpr if isinstance(inner, _Closed) else inner
-                if isinstance(inner, _Equations):
+                inner = getattr(inner, "jaxpr", inner)  # its constants have been left out
+                if hasattr(inner, "eqns"):  # whatever class JAX gives it
                     yield from _primitives(inner)
 
 
@@ -646,29 +632,26 @@ def _made_up_pairs(program):
 def _somewhere(model):
     """A draw of the coordinates from a standard normal law."""
     leaves, treedef = jax.tree.flatten(model.init())
-    keys = jax.random.split(jax.random.key(0), max(len(leaves), 1))
-    draws = [jax.random.normal(key, x.shape, x.dtype) for key, x in zip(keys, leaves, strict=False)]
-    return jax.tree.unflatten(treedef, draws)
+    rng = np.random.default_rng(0)
+    return jax.tree.unflatten(
+        treedef, [rng.standard_normal(np.shape(x), np.float32) for x in leaves]
+    )
 
 
-def _together(one, other):
-    return jax.tree.map(lambda *x: jnp.concatenate(x), one, other)
-
-
-@partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _of_two(model, one, other):
-    """Log-likelihoods of two made-up records, together and each alone, at a draw of the prior."""
-    params = _somewhere(model)
-
-    def said(batch):
-        placed, sites = model.traced(params, batch)
-        return log_probability(sites)[None], placed.log_prior, _values_of_derived(sites)
-
-    return said(_together(one, other)), said(one), said(other)
+def _of_two(model, *batches):
+    """What is said of two made-up records, together and each alone, at a draw of the prior."""
+    return tuple(_said(model, batch) for batch in batches)
 
 
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _terms_of_two(learnt, one, other):
+def _said(model, batch):
+    """Log-likelihood of a batch, log prior, and values of deterministic sites."""
+    placed, sites = model.traced(_somewhere(model), batch)
+    return log_probability(sites)[None], placed.log_prior, _values_of_derived(sites)
+
+
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
+def _terms_of_two(learnt, two, one, other):
     """As `_of_two`, with one draw of the latent sites of each record, and their laws."""
     coordinates = _somewhere(learnt.model)
     latent, local = learnt.latent_values(coordinates), learnt.program.local
@@ -693,7 +676,7 @@ def _terms_of_two(learnt, one, other):
 
     (first, axes), (second, _) = drawn(one, keys[0]), drawn(other, keys[1])
     both = {n: jnp.concatenate([first[n], second[n]], axis=axes[n]) for n in local}
-    return said(_together(one, other), both), said(one, first), said(other, second)
+    return said(two, both), said(one, first), said(other, second)
 
 
 def _values_of_derived(sites):
@@ -707,11 +690,12 @@ def _derived(site):
 def _check_sums(model, of_two, derived):
     """`_check_sum` of each made-up pair; outside of a law's support nothing can be seen."""
     for pair in _made_up_pairs(model.program):
-        derived = _check_sum(of_two(model, *pair), derived)
+        two = jax.tree.map(lambda *x: np.concatenate(x), *pair)
+        derived = _check_sum(of_two(model, two, *pair), derived)
     return derived
 
 
-def _check_sum(of_two, derived):
+def _check_sum(said, derived):
     """Raise unless the likelihood is a sum over records and the prior does not depend on them.
 
     Returns
@@ -719,7 +703,7 @@ def _check_sum(of_two, derived):
     names : tuple of str
         Deterministic sites that do not depend on records either.
     """
-    both, *alone = jax.device_get(of_two)
+    both, *alone = jax.device_get(said)
     together, apart, priors = both[0], alone[0][0] + alone[1][0], [x[1] for x in (both, *alone)]
     finite = np.isfinite(together) & np.isfinite(apart)
     for both_said, each_said in zip(together[finite], apart[finite], strict=True):
