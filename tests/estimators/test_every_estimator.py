@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from cases import QUICK, Hostile, N, every_fit, named, poisson
+from cases import QUICK, Hostile, N, every_fit, named, poisson, slow_but, solvers_of
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
@@ -266,13 +266,14 @@ def test_a_fit_of_a_numpyro_model_is_charged_before_records_are_packed(monkeypat
     assert model.privacy_spent_.epsilon > 0.9
 
 
-def test_users_code_sees_no_record():
+@pytest.mark.parametrize("solver", slow_but(solvers_of(DPNumPyroModel), "dpvi"))
+def test_users_code_sees_no_record(solver):
     def watchful(x, y=None):
         assert isinstance(x, jax.core.Tracer) or (np.asarray(x) == 0.5).all()
         poisson(x, y)
 
     X, y = data("NumPyro")
-    DPNumPyroModel(watchful, random_state=0, **QUICK).fit(X, y)
+    DPNumPyroModel(watchful, solver=solver, random_state=0, **QUICK).fit(X, y)
 
 
 def test_a_guide_that_was_used_is_refused():

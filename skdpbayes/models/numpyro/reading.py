@@ -633,9 +633,8 @@ def _somewhere(model):
     """A draw of the coordinates from a standard normal law."""
     leaves, treedef = jax.tree.flatten(model.init())
     rng = np.random.default_rng(0)
-    return jax.tree.unflatten(
-        treedef, [rng.standard_normal(np.shape(x), np.float32) for x in leaves]
-    )
+    draws = [jnp.asarray(rng.standard_normal(np.shape(x), np.float32)) for x in leaves]
+    return jax.tree.unflatten(treedef, draws)
 
 
 def _of_two(model, *batches):
