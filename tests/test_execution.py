@@ -209,25 +209,23 @@ def free_port():
         return own.getsockname()[1]
 
 
-@pytest.mark.parametrize("of_processes", slow_but(["first", "all"], "first"))
-def test_eight_devices_and_two_processes_release_what_one_device_does(of_processes):
+@pytest.mark.parametrize("cases", slow_but(["first", "all"], "first"))
+def test_eight_devices_and_two_processes_release_what_one_device_does(cases):
     port = free_port()
-    own = [run_program(port, i, 2, of_processes) for i in range(2)]
-    running = [run_program(8), *own]
-    found, known = [], {"charged", *dict(divided.CASES)}
+    running = [run_program(8, cases), *(run_program(port, i, 2, cases) for i in range(2))]
+    known = dict(divided.CASES if cases == "all" else divided.CASES[:1])
+    found = []
     for program in running:
         out, error = program.communicate(timeout=300)
         assert program.returncode == 0, error
         lines = [line.split() for line in out.splitlines()]
-        found.append([line for line in lines if line and line[0] in known])  # others are Gloo's
-    n = len(divided.CASES)
+        found.append([line for line in lines if line and line[0] in {"charged", *known}])
+    n = len(known)  # other lines are Gloo's
     alone, divided_in_eight = found[0][:n], found[0][n : 2 * n]
-    assert alone == divided_in_eight
-    m = n if of_processes == "all" else 1
-    assert alone[:m] == found[1][:m] == found[2]
-    assert [line[::2] for line in alone] == [[case, "900"] for case, _ in divided.CASES]
+    assert alone == divided_in_eight == found[1][:n] == found[2]
+    assert [line[::2] for line in alone] == [[case, "900"] for case in known]
     # Two processes are one fit: it is charged once, in the first.
-    assert found[0][2 * n :] == [["charged", str(2 * n)]] and found[1][m:] == [["charged", str(m)]]
+    assert found[0][2 * n :] == [["charged", str(2 * n)]] and found[1][n:] == [["charged", str(n)]]
 
 
 @pytest.mark.slow

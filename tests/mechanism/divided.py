@@ -1,8 +1,9 @@
 """Fits of records that are divided over devices or processes; run as a program, it prints digests.
 
-``python divided.py DEVICES`` fits on one device and on so many, in one process, ``python divided.py PORT I N``
-in the I-th of N processes, each of which has some of the rows, and fits the first case (``... all``: all). ``... die`` ends the last process in
-the middle of its fit; ``... disagree`` gives it a larger epsilon.
+``python divided.py DEVICES`` fits on one device and on so many, in one process, ``python divided.py
+PORT I N`` in the I-th of N processes, each of which has some of the rows. Both fit the first case
+(``... all``: all). ``... die`` ends the last process in the middle of its fit; ``... disagree``
+gives it a larger epsilon.
 """
 
 import hashlib
@@ -44,7 +45,7 @@ def digest(model):
     return hashlib.sha256(b"".join(np.asarray(w).tobytes() for w in words)).hexdigest()[:16]
 
 
-def main(devices, process=None, n_processes=None, *more):
+def main(more, devices, process=None, n_processes=None):
     flags = os.environ.get("XLA_FLAGS", "")
     n = devices if process is None else 2
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={n}"
@@ -76,8 +77,7 @@ def main(devices, process=None, n_processes=None, *more):
     report.now = lambda: f"2030-01-01T00:00:0{process or 0}+00:00"  # clocks differ
     epsilon = 50.0 if "disagree" in more and process else 1.0
     ledger = PrivacyLedger(epsilon=5.0, delta=1e-3) if not process else None
-    # Programs take long to compile.
-    cases = CASES if process is None or "all" in more else CASES[:1]
+    cases = CASES if "all" in more else CASES[:1]  # programs take long to compile
     for where in (None, "all") if process is None else ("all",):
         for solver, settings in cases:
             with skdpbayes.execution(devices=where):
@@ -88,4 +88,5 @@ def main(devices, process=None, n_processes=None, *more):
 
 
 if __name__ == "__main__":
-    main(*(int(arg) if arg.isdigit() else arg for arg in sys.argv[1:]))
+    numbers = [int(arg) for arg in sys.argv[1:] if arg.isdigit()]
+    main([arg for arg in sys.argv[1:] if not arg.isdigit()], *numbers)
