@@ -28,6 +28,7 @@ from skdpbayes import (
     inference,
 )
 from skdpbayes.estimators import _base
+from skdpbayes.intake.reading import records_of
 from skdpbayes.mechanism import checkpoint, draws, stored
 from skdpbayes.privacy import PrivacyLedger, report
 
@@ -151,7 +152,7 @@ def test_parts_of_a_stored_table_are_parts_of_the_packed_one(name, format, tmp_p
     assert whole.part is None and part.n_rows == 300
     assert whole.facts.shape == part.facts.shape
     packed = whole.pack()
-    records = stored.StoredRecords(300, part.part)
+    records = records_of(part)
     np.testing.assert_array_equal(np.concatenate(list(records.usable)), packed.usable)
     assert 0 < packed.usable.sum() <= 300
     for places in (slice(0, 300), slice(5, 40), np.array([0, 7, 7, 11, 12, 250])):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -74,14 +74,17 @@ class ClassifiedRows(Reader):
         labels = response(owner, y, X.shape[0], one_by_one=self.classes is not None)
         labels, classes, voided_by = classes_of(self.declaration, y, labels)
         facts = Facts(shape_of(owner, X), labels=classes, voided_by=voided_by)
-        return table_rows(facts, lambda X, labels: self.pack(X, labels, classes), X, labels)
+        pack = partial(self.pack, classes=classes)
+        return table_rows(facts, pack, X, labels, counted=partial(pack, on_grid=False))
 
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Rows of one half, all of the first class."""
         X, _ = super().made_up(n_rows, shape)
         return X, np.full(n_rows, self.declaration.classes()[0])
 
-    def pack(self, X: Any, y: np.ndarray, classes: np.ndarray) -> Records:
+    def pack(
+        self, X: Any, y: np.ndarray, classes: np.ndarray, *, on_grid: bool = True
+    ) -> Records:
         """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
         from skdpbayes.intake.packing import pack_records, padded_zeros
 
@@ -94,7 +97,7 @@ class ClassifiedRows(Reader):
             rows = dense(rows)
         label = np.where(null, np.int32(-1), codes(y, classes))
         # Networks take rows in single precision: they have no product with rows alone.
-        on_grid = not (sparse.issparse(rows) or self.always_dense)
+        on_grid = on_grid and not (sparse.issparse(rows) or self.always_dense)
         # Null rows are zero.
         return pack_records(label >= 0, n=n, on_grid=on_grid, x=rows, y=label)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -44,6 +44,8 @@ class Rows(NamedTuple):
         Private; called once the fit has been charged.
     part : callable ``places -> Records`` or None
         Packs some of the rows, where they are stored; None if they are in memory.
+    counted : callable ``places -> Records`` or None
+        As `part`, of which no more is asked than which records are usable.
     n_rows : int
         Of those that `part` has.
     """
@@ -51,17 +53,27 @@ class Rows(NamedTuple):
     facts: Facts
     pack: Callable[[], Records]
     part: Callable[[Places], Records] | None = None
+    counted: Callable[[Places], Records] | None = None
     n_rows: int = 0
 
 
-def table_rows(facts: Facts, pack: Callable[..., Records], *arrays: Any) -> Rows:
-    """Rows of arrays of equal length, which `pack` packs row by row."""
+def table_rows(
+    facts: Facts,
+    pack: Callable[..., Records],
+    *arrays: Any,
+    counted: Callable[..., Records] | None = None,
+) -> Rows:
+    """Rows of arrays of equal length, which `pack` packs row by row.
 
-    def part(places: Places) -> Records:
+    If no more is asked than which records are usable, `counted` packs them, where that is faster.
+    """
+
+    def part(places: Places, pack: Callable[..., Records] = pack) -> Records:
         return pack(*(own[places] for own in arrays))
 
     if any(isinstance(own, RecordSource) for own in arrays):
-        return Rows(facts, lambda: part(slice(None)), part, len(arrays[0]))
+        to_count = part if counted is None else partial(part, pack=counted)
+        return Rows(facts, lambda: part(slice(None)), part, to_count, len(arrays[0]))
     return Rows(facts, lambda: pack(*arrays))
 
 
@@ -69,7 +81,9 @@ def records_of(rows: Rows) -> Records | StoredRecords:
     """Packed rows, or what packs them part by part where they are stored."""
     from skdpbayes.mechanism.stored import StoredRecords
 
-    return rows.pack() if rows.part is None else StoredRecords(rows.n_rows, rows.part)
+    if rows.part is None or rows.counted is None:
+        return rows.pack()
+    return StoredRecords(rows.n_rows, rows.part, rows.counted)
 
 
 @dataclass(frozen=True)

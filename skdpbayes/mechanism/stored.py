@@ -39,12 +39,15 @@ class StoredRecords:
     n_records : int
     pack : callable ``places -> Records``
         Packs the records at `Places`, each by itself.
+    counted : callable ``places -> Records``, optional
+        As `pack`, and faster, for which of them are usable. None: `pack`.
     slots : int or None
         As in `Records`.
     """
 
     n_records: int
     pack: Callable[[Places], Records]
+    counted: Callable[[Places], Records] | None = None
     slots: int | None = None
 
     @cached_property
@@ -66,19 +69,19 @@ class StoredRecords:
     @property
     def usable(self) -> Iterator[np.ndarray]:
         """Which records can contribute, part by part."""
-        for part in self._all():
+        for part in self._all(self.counted or self.pack):
             assert part.usable is not None
             yield part.usable
 
-    def _all(self) -> Iterator[Records]:
+    def _all(self, pack: Callable[[Places], Records]) -> Iterator[Records]:
         """All records, part by part."""
         ends = range(0, self.n_records, _AT_A_TIME)
-        return ahead(self.pack(slice(low, min(low + _AT_A_TIME, self.n_records))) for low in ends)
+        return ahead(pack(slice(low, min(low + _AT_A_TIME, self.n_records))) for low in ends)
 
     @property
     def parts(self) -> Iterator[Tree]:
         """All that a fit reads of the records, part by part."""
-        for part in self._all():
+        for part in self._all(self.pack):
             yield part.fields, part.n_records
 
     def read(self, places: Places, size: int) -> Records:
