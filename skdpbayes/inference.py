@@ -268,7 +268,7 @@ def _kinds_if_few(model, solver, mechanism, n_steps, width):
     knows too: it runs the same programs.
     """
     few = n_steps <= FEW and (n_steps <= _VERY_FEW or n_steps * width <= _FEW_NUMBERS)
-    return np.asarray(_kinds(model, solver, mechanism)) if few else None
+    return _kinds_of_steps(model, solver, mechanism, n_steps) if few else None
 
 
 def _chain(
@@ -519,21 +519,14 @@ class _Pace:
         self.wait_for(None)
 
 
-def release_sizes(
-    model: Model, solver: Solver, mechanism: Mechanism, records: Records
-) -> list[int]:
-    """Number of values in the release of each kind of round: shapes alone, nothing is computed."""
-
-    def zeros():
-        key = jax.random.key(0)
-        state, one = start(key, model, solver), records.one()
-        rounds = solver.rounds(model, mechanism)
-        asked = (_asked(r, mechanism, state, r.point(state, key)) for r in rounds)
-        return [zero_sums(query, blocks, one) for query, blocks in asked]
-
-    return [
-        sum(leaf.size for leaf in jax.tree.leaves(of_kind)) for of_kind in jax.eval_shape(zeros)
-    ]
+@jax.jit
+def _releases(model: Model, solver: Solver, mechanism: Mechanism, records: Records):
+    """A release of zeros of each kind of round, for its shapes: it is traced, and never run."""
+    key = jax.random.key(0)
+    state, one = start(key, model, solver), records.one()
+    rounds = solver.rounds(model, mechanism)
+    asked = (_asked(r, mechanism, state, r.point(state, key)) for r in rounds)
+    return [zero_sums(query, blocks, one) for query, blocks in asked]
 
 
 @without_collection()
@@ -541,24 +534,23 @@ def sizes_of_steps(
     model: Model, solver: Solver, mechanism: Mechanism, records: Records, n_steps: int
 ) -> np.ndarray:
     """Number of values in the release of each step, (n_steps,)."""
-    parts = [
-        np.asarray(_sizes(model, solver, mechanism, records, np.int32(first)))
-        for first in range(0, n_steps, _AT_A_TIME)
-    ]
+    of_kinds = _releases.eval_shape(model, solver, mechanism, records)
+    sizes = np.array([sum(leaf.size for leaf in jax.tree.leaves(own)) for own in of_kinds])
+    return sizes[_kinds_of_steps(model, solver, mechanism, n_steps)]
+
+
+def _kinds_of_steps(model, solver, mechanism, n_steps):
+    """Kind of each round."""
+    starts = np.arange(0, n_steps, _AT_A_TIME, dtype=np.int32)
+    parts = [np.asarray(_kinds(model, solver, mechanism, first)) for first in starts]
     return np.concatenate(parts)[:n_steps]
 
 
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _kinds(model, solver, mechanism):
-    """Kinds of the first rounds."""
-    return _kind(solver, jnp.arange(FEW, dtype=jnp.int32), len(solver.rounds(model, mechanism)))
-
-
-@partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _sizes(model, solver, mechanism, records, first):
-    """Number of values in the releases of some steps."""
-    sizes = jnp.array(release_sizes(model, solver, mechanism, records))
-    return sizes[_kind(solver, first + jnp.arange(_AT_A_TIME, dtype=jnp.int32), len(sizes))]
+def _kinds(model, solver, mechanism, first):
+    """Kinds of some rounds."""
+    steps = first + jnp.arange(_AT_A_TIME, dtype=jnp.int32)
+    return _kind(solver, steps, len(solver.rounds(model, mechanism)))
 
 
 def _asked(round_: Round, mechanism: Mechanism, state, point):

@@ -50,7 +50,7 @@ HANDED_ON = {
     },
 }
 # Programs that are compiled, whose records have no values while the profiler looks.
-COMPILED = {"_steps", "_released", "release", "_sizes", "release_sizes"}
+COMPILED = {"_steps", "_released", "release", "_releases"}
 # To whom: the reader, the mechanism, the compiled loop, and each other.
 HANDED_TO = {
     *("own_fit", "self._fit", "self._prepared", "self._reader().read", "_RUNNER.get()"),
@@ -63,9 +63,8 @@ HANDED_TO = {
         "drive",
         "steps",
         "own",
-        "_sizes",
         "sizes_of_steps",
-        "release_sizes",
+        "_releases.eval_shape",
     ),
     *(
         "jax.eval_shape",
