@@ -82,9 +82,7 @@ class ClassifiedRows(Reader):
         X, _ = super().made_up(n_rows, shape)
         return X, np.full(n_rows, self.declaration.classes()[0])
 
-    def pack(
-        self, X: Any, y: np.ndarray, classes: np.ndarray, *, on_grid: bool = True
-    ) -> Records:
+    def pack(self, X: Any, y: np.ndarray, classes: np.ndarray, *, on_grid: bool = True) -> Records:
         """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
         from skdpbayes.intake.packing import pack_records, padded_zeros
 
