@@ -9,9 +9,9 @@ import gc
 import os
 import re
 import stat
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,32 +62,47 @@ def without_collection() -> Iterator[None]:
 class CompilerThread:
     """Compiles programs in another thread, while Python traces the next ones; a context.
 
-    JAX keeps them for the calls, which would compile them otherwise. One thread: compilers share
-    what JAX keeps.
+    JAX keeps them for the calls, which would compile them otherwise. Whoever waits for a program
+    compiles others meanwhile.
     """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._coming: dict[Hashable, Future[Any]] = {}
+        self._coming: dict[Hashable, tuple[Future[Any], Lowered]] = {}
 
     def __enter__(self) -> CompilerThread:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *more: object) -> None:
+        if error is None:
+            self._help_until(lambda: False)
         # None is left running: it would be forked, or write to a folder that is no longer the one.
         self._thread.shutdown(cancel_futures=error is not None)
 
     def add(self, lowered: Lowered, name: Hashable = None) -> None:
         """Compile a program, by whose name it can be waited for."""
         try:
-            self._coming[name] = self._thread.submit(lowered.compile)
+            future = self._thread.submit(lowered.compile)
         except RuntimeError:  # no thread can be started: calls compile
-            pass
+            return
+        self._coming[future if name is None else name] = future, lowered
 
     def wait_for(self, name: Hashable) -> None:
         """Wait for a program, the first time that it is asked for; the call raises its errors."""
-        if name in self._coming:
-            wait([self._coming.pop(name)])
+        if name not in self._coming:
+            return
+        future, _ = self._coming.pop(name)
+        if not future.cancel():  # it has begun; else the call compiles it
+            self._help_until(future.done)
+            wait([future])
+
+    def _help_until(self, done: Callable[[], bool]) -> None:
+        """Compile what is not begun, the last first, until something is done or none is left."""
+        while self._coming and not done():
+            _, (future, lowered) = self._coming.popitem()
+            if future.cancel():
+                with suppress(Exception):  # which the call raises
+                    lowered.compile()
 
 
 def set_compilation_cache(folder: str | os.PathLike[str] | None) -> None:

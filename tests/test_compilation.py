@@ -17,7 +17,7 @@ from skdpbayes import (
     DPHierarchicalLogisticRegression,
     inference,
 )
-from skdpbayes.compilation import without_collection
+from skdpbayes.compilation import CompilerThread, without_collection
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(500, 3))
@@ -73,8 +73,8 @@ def threads():
 
 
 @pytest.mark.parametrize("name", slow_but(["logistic", "hierarchical", "mixture"], "logistic"))
-def test_programs_are_compiled_once_and_in_another_thread(name, compilations, compiled_in_a_thread):
-    """Ahead of their calls, which find them; and so is the program of a posterior."""
+def test_programs_are_compiled_once_and_ahead(name, compilations, compiled_in_a_thread):
+    """Before their calls, which find them; and so is the program of a posterior."""
     table, rows = np.tile(X, 4)[:, :11], (y,)  # as no other test has
     kinds, model = 3, estimator(solver="na-dpvi", n_steps=13)  # moments, scores and curvatures
     if name == "hierarchical":
@@ -85,11 +85,40 @@ def test_programs_are_compiled_once_and_in_another_thread(name, compilations, co
         table, rows, kinds = table[:, :2], (), 4  # a sketch and the choice of a start
     model.fit(table, *rows)
     wanted = {"jit(_release)": kinds, "jit(_learned)": kinds, "jit(found)": 1}
-    assert {name: compilations.count((name, False)) for name in wanted} == wanted
-    assert not {name for name, in_main in compilations if in_main} & set(wanted)
+    names = [name for name, _ in compilations]
+    assert {name: names.count(name) for name in wanted} == wanted
+    assert ("jit(_release)", False) in compilations
     compilations.clear()
     model.fit(table, *rows)
     assert not {name for name, _ in compilations} & set(wanted) and not threads()
+
+
+def test_who_waits_compiles_what_is_not_begun(compiled_in_a_thread):
+    """Or the first program would never end."""
+    begun, last_is_compiled, compiled = threading.Event(), threading.Event(), []
+
+    class Program:
+        def __init__(self, name):
+            self.name = name
+
+        def compile(self):
+            in_main = threading.current_thread() is threading.main_thread()
+            compiled.append((self.name, in_main))
+            if self.name == "first":
+                begun.set()
+                last_is_compiled.wait(10)
+            elif self.name == "last":
+                last_is_compiled.set()
+                raise ValueError("of its call")
+
+    with CompilerThread() as compiler:
+        compiler.add(Program("first"), "first")
+        assert begun.wait(10)
+        for name in ("second", "last"):
+            compiler.add(Program(name))
+        compiler.wait_for("first")
+    assert compiled[:2] == [("first", False), ("last", True)]
+    assert sorted(name for name, _ in compiled) == ["first", "last", "second"] and not threads()
 
 
 def fit_of_times(n_columns):

@@ -190,13 +190,7 @@ class ProgramLikelihood(ABC):
         """Length of typical scores of made-up records, over that at `init`."""
         if not self.one_response:
             return jnp.ones((), jnp.float32)
-        records = self.program.made_up()
-
-        def length(params):
-            each = jax.vmap(lambda record: typical_length(self.response(params, record)))(records)
-            return jnp.mean(jnp.log(each))
-
-        change = length(params) - length(self.init())
+        change = _typical_length(self, params) - _typical_length(self, self.init())
         return jnp.exp(jnp.clip(jnp.nan_to_num(change, posinf=0, neginf=0), -_MOST, _MOST))
 
     @property
@@ -204,6 +198,7 @@ class ProgramLikelihood(ABC):
         """Whether `response` is known."""
         return self.program.weighed
 
+    @jax.jit  # rounds ask for it again and again, of one kind of record: it is traced once
     def response(self, params: Params, record: Record) -> Response:
         """A record's response, and those that it might have had."""
         batch = jax.tree.map(lambda x: x[None], record)
@@ -326,6 +321,14 @@ class NumPyroModel(ProgramLikelihood):
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _values(model, params):
     return jax.vmap(model.values)(params)
+
+
+@jax.jit  # likewise
+def _typical_length(model, params):
+    """Mean logarithm of the lengths of typical scores of made-up records."""
+    records = model.program.made_up()
+    each = jax.vmap(lambda record: typical_length(model.response(params, record)))(records)
+    return jnp.mean(jnp.log(each))
 
 
 def coordinates(model: NumPyroModel, values: Mapping[str, Any], key):
