@@ -519,9 +519,17 @@ class _Pace:
         self.wait_for(None)
 
 
+def release_sizes(
+    model: Model, solver: Solver, mechanism: Mechanism, records: Records
+) -> list[int]:
+    """Number of values in the release of each kind of round: shapes alone, nothing is computed."""
+    of_kinds = _releases.eval_shape(model, solver, mechanism, records)
+    return [sum(leaf.size for leaf in jax.tree.leaves(release)) for release in of_kinds]
+
+
 @jax.jit
 def _releases(model: Model, solver: Solver, mechanism: Mechanism, records: Records):
-    """A release of zeros of each kind of round, for its shapes: it is traced, and never run."""
+    """A release of zeros of each kind of round."""
     key = jax.random.key(0)
     state, one = start(key, model, solver), records.one()
     rounds = solver.rounds(model, mechanism)
@@ -534,8 +542,7 @@ def sizes_of_steps(
     model: Model, solver: Solver, mechanism: Mechanism, records: Records, n_steps: int
 ) -> np.ndarray:
     """Number of values in the release of each step, (n_steps,)."""
-    of_kinds = _releases.eval_shape(model, solver, mechanism, records)
-    sizes = np.array([sum(leaf.size for leaf in jax.tree.leaves(own)) for own in of_kinds])
+    sizes = np.array(release_sizes(model, solver, mechanism, records))
     return sizes[_kinds_of_steps(model, solver, mechanism, n_steps)]
 
 

@@ -45,6 +45,7 @@ HANDED_ON = {
         "_in_a_loop",
         "_one_by_one",
         "sizes_of_steps",
+        "release_sizes",
         "<listcomp>",
         "<genexpr>",
     },
@@ -64,6 +65,7 @@ HANDED_TO = {
         "steps",
         "own",
         "sizes_of_steps",
+        "release_sizes",
         "_releases.eval_shape",
     ),
     *(
