@@ -884,3 +884,25 @@ def test_columns_between_zero_and_one_do_not_hide_in_the_noise():
     assert draws["w"].std(axis=0).max() < 0.25 and draws["b"].std() < 0.25
     errors = draws["w"].mean(axis=0) - [0.5, -0.5, 0.3]
     assert np.abs(errors / draws["w"].std(axis=0)).max() < 4
+
+
+FACTOR = {"of all": 1.0}
+
+
+def scaled_by_a_global(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(FACTOR["of all"] * (x @ w), 1.0), obs=y)
+
+
+def test_a_model_whose_global_has_changed_is_another_model(monkeypatch):
+    """And not the one whose programs are compiled."""
+    how = {"solver": "na-dpvi", "epsilon": np.inf, "random_state": 0, "n_steps": 30}
+
+    def mean():
+        return DPNumPyroModel(scaled_by_a_global, **how).fit(X, NUMBERS).posterior_.mean
+
+    before = mean()
+    np.testing.assert_array_equal(mean(), before)
+    monkeypatch.setitem(FACTOR, "of all", 2.0)
+    np.testing.assert_allclose(mean(), before / 2, rtol=0.05)

@@ -104,6 +104,9 @@ class Program:
         Plates of the records that say how many there are in all, as ``plate(name, N, len(x))``.
     local : tuple of str
         Latent sites of single records, which an amortised guide draws.
+    code : str
+        Digest of what the model and the guide compute. A function that reads a global is another
+        program once that global is another: else programs compiled before would run.
     """
 
     model: Callable[..., Any]
@@ -117,6 +120,7 @@ class Program:
     censored: bool = False
     declared: tuple[tuple[str, int], ...] = ()
     local: tuple[str, ...] = ()
+    code: str = ""
 
     @property
     def support(self) -> tuple[float, ...]:

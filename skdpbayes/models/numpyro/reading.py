@@ -5,6 +5,7 @@ A model is traced on shapes alone, and on made-up records: user code sees no rea
 
 from __future__ import annotations
 
+import hashlib
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -166,6 +167,7 @@ def read_model(
         values=values,
         declared=declared,
         local=tuple(local),
+        code="".join(two.code),
     )
     if amortised:
         assert guide is not None
@@ -197,6 +199,7 @@ def _read_amortised(program, public, guide, found, plates):
         n for n, args in three.plates.items() if (_places(two.plates[n]), _places(args)) == (2, 3)
     }
     plates = tuple(sorted(plates | own))
+    program = replace(program, code=program.code + "".join(two.code))
     for unknown in three.unknown:
         raise ValueError(f"In the guide: {unknown}")
     for name, parameter in three.parameters.items():
@@ -395,6 +398,7 @@ class _Shapes(NamedTuple):
     derived: list[str]
     unknown: list[str]
     parameters: dict[str, _Parameter]
+    code: list[str]  # digest of what is computed
 
 
 class _Resized(Messenger):
@@ -412,7 +416,7 @@ class _Resized(Messenger):
 
 def _shapes(program, public, n) -> _Shapes:
     """Trace a model on the shapes of `n` records."""
-    found = _Shapes({}, {}, [], [], {})
+    found = _Shapes({}, {}, [], [], {}, [])
     try:
         _trace(program, public, n, found)
     except jax.errors.JAXTypeError as error:
@@ -444,16 +448,33 @@ def _trace(program, public, n, found, *handlers_):
                 found.plates.update(plates)
         for name, site in sites.items():
             _tell(found, name, site)
+        return {name: _computed(site) for name, site in sites.items()}
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "subsample_size", UserWarning)  # such a plate is refused
-        jax.eval_shape(call, program.example(n), public)
+        found.code.append(_digest(jax.make_jaxpr(call)(program.example(n), public)))
+
+
+def _computed(site):
+    """Value of a site, and its log density: all that a program may take from it."""
+    if site["type"] != "sample" or _improper(site["fn"]):
+        return [x for x in jax.tree.leaves(site["value"]) if isinstance(x, jax.Array)]
+    return site["value"], log_probability_of(site)
+
+
+def _digest(program):
+    """Digest of a jaxpr, without the addresses of functions in it."""
+    text = re.sub(r"0x[0-9a-f]+", "", str(program))
+    digest = hashlib.sha256(text.encode())
+    for constant in program.consts:
+        digest.update(np.asarray(constant).tobytes())
+    return digest.hexdigest()
 
 
 def _fits(program, public, n, name):
     """Whether the model can be traced once one of its plates has a place for each record."""
     try:
-        _trace(program, public, n, _Shapes({}, {}, [], [], {}), _Resized(name, n))
+        _trace(program, public, n, _Shapes({}, {}, [], [], {}, []), _Resized(name, n))
     except Exception:
         return False
     return True
