@@ -62,8 +62,8 @@ def without_collection() -> Iterator[None]:
 class CompilerThread:
     """Compiles programs in another thread, while Python traces the next ones; a context.
 
-    JAX keeps them for the calls, which would compile them otherwise. Whoever waits for a program
-    compiles others meanwhile.
+    JAX keeps them for the calls, which would compile them otherwise. One thread, since tracing
+    keeps a core busy; whoever waits for a program compiles others meanwhile.
     """
 
     def __init__(self) -> None:
@@ -74,10 +74,13 @@ class CompilerThread:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *more: object) -> None:
-        if error is None:
-            self._help_until(lambda: False)
-        # None is left running: it would be forked, or write to a folder that is no longer the one.
-        self._thread.shutdown(cancel_futures=error is not None)
+        try:
+            if error is None:
+                self._help_until(lambda: False)
+        finally:
+            # None is left running: it would be forked, or write to a folder that is no longer the
+            # one. None is left to begin, but after an error.
+            self._thread.shutdown(cancel_futures=True)
 
     def add(self, lowered: Lowered, name: Hashable = None) -> None:
         """Compile a program, by whose name it can be waited for."""

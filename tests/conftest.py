@@ -36,12 +36,6 @@ def seeds_are_for_tests(monkeypatch):
     monkeypatch.setattr(report, "now", lambda: "2026-11-20T09:30:00+00:00")
 
 
-_OF_FEW_ROUNDS = ("_released", "_piece_of_few")
-_QUICKLY = {
-    "backend_optimization_level": 0,
-    "llvm_disable_expensive_passes": True,
-    "cpu_parallel_codegen_split_count": 1,
-}
 _AS_USERS_DO: dict[str, object] = {}  # the programs of few rounds
 
 _KEPT: dict[str, object] = {}  # JAX's settings that keep programs in a folder of the test process
@@ -85,9 +79,11 @@ def pytest_configure(config):
     # Programs of few rounds run a few times in tests, and compile in half of the time.
     from skdpbayes import inference
 
-    for name in _OF_FEW_ROUNDS:
+    options = {own.removeprefix("xla_"): value for own, value in inference._OF_FEW_ROUNDS.items()}
+    options |= {"backend_optimization_level": 0, "llvm_disable_expensive_passes": True}
+    for name in ("_released", "_piece_of_few"):
         _AS_USERS_DO[name] = getattr(inference, name)
-        setattr(inference, name, _compiled_with(name, **_QUICKLY))
+        setattr(inference, name, _compiled_with(name, **options))
 
 
 def pytest_runtest_setup(item):
@@ -176,7 +172,10 @@ def compiled_quickly():
 
 @pytest.fixture
 def compiled_as_users_do(monkeypatch):
-    """By the code generator that the Makefile turns off: with the other, replays differ in the last bits."""
+    """By the code generator that the Makefile turns off, and with the effort that users have.
+
+    With the other, replays differ in the last bits.
+    """
     from skdpbayes import inference
     from skdpbayes.compilation import OLDER_GENERATOR
 

@@ -121,6 +121,42 @@ def test_who_waits_compiles_what_is_not_begun(compiled_in_a_thread):
     assert sorted(name for name, _ in compiled) == ["first", "last", "second"] and not threads()
 
 
+def test_who_waits_goes_on_only_once_the_program_is_there(compiled_in_a_thread):
+    begun, go, ended = threading.Event(), threading.Event(), []
+
+    class Program:
+        def compile(self):
+            begun.set()
+            go.wait(10)
+            ended.append(self)
+
+    with CompilerThread() as compiler:
+        compiler.add(Program(), "slow")
+        assert begun.wait(10)
+        threading.Timer(0.2, go.set).start()
+        compiler.wait_for("slow")
+        assert ended
+
+
+def test_an_interrupt_of_who_waits_leaves_no_thread(compiled_in_a_thread):
+    begun, go, compiled = threading.Event(), threading.Event(), []
+
+    class Program:
+        def compile(self):
+            compiled.append(self)
+            if threading.current_thread() is threading.main_thread():
+                threading.Timer(0.2, go.set).start()
+                raise KeyboardInterrupt
+            begun.set()
+            go.wait(10)
+
+    with pytest.raises(KeyboardInterrupt), CompilerThread() as compiler:
+        for _ in range(3):
+            compiler.add(Program())
+        assert begun.wait(10)
+    assert len(compiled) == 2 and not threads()
+
+
 def fit_of_times(n_columns):
     """A fit whose programs compile soon."""
     rows = np.random.default_rng(0).exponential(0.25, size=(61, n_columns))

@@ -44,17 +44,17 @@ class Rows(NamedTuple):
         Private; called once the fit has been charged.
     part : callable ``places -> Records`` or None
         Packs some of the rows, where they are stored; None if they are in memory.
-    counted : callable ``places -> Records`` or None
-        As `part`, of which no more is asked than which records are usable.
     n_rows : int
         Of those that `part` has.
+    counted : callable ``places -> Records`` or None
+        As `part`, if no more is asked than which records are usable. None: `part`.
     """
 
     facts: Facts
     pack: Callable[[], Records]
     part: Callable[[Places], Records] | None = None
-    counted: Callable[[Places], Records] | None = None
     n_rows: int = 0
+    counted: Callable[[Places], Records] | None = None
 
 
 def table_rows(
@@ -72,8 +72,8 @@ def table_rows(
         return pack(*(own[places] for own in arrays))
 
     if any(isinstance(own, RecordSource) for own in arrays):
-        to_count = part if counted is None else partial(part, pack=counted)
-        return Rows(facts, lambda: part(slice(None)), part, to_count, len(arrays[0]))
+        to_count = None if counted is None else partial(part, pack=counted)
+        return Rows(facts, lambda: part(slice(None)), part, len(arrays[0]), to_count)
     return Rows(facts, lambda: pack(*arrays))
 
 
@@ -81,7 +81,7 @@ def records_of(rows: Rows) -> Records | StoredRecords:
     """Packed rows, or what packs them part by part where they are stored."""
     from skdpbayes.mechanism.stored import StoredRecords
 
-    if rows.part is None or rows.counted is None:
+    if rows.part is None:
         return rows.pack()
     return StoredRecords(rows.n_rows, rows.part, rows.counted)
 

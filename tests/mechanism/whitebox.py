@@ -478,6 +478,8 @@ def forget_programs():
         "_piece_of_few",
         "_noisy",
         "_noisy_step",
+        "_releases",
+        "_kinds",
     ):
         getattr(inference, name).clear_cache()
 

@@ -431,6 +431,69 @@ def test_a_law_whose_mean_is_nan_does_not_weigh_records(law_of):
     assert not model_of(function).program.weighed
 
 
+class Told(dist.Gamma):
+    """Its variance runs what a test says."""
+
+    also = staticmethod(lambda x: x)
+
+    @property
+    def variance(self):
+        return Told.also(super().variance)
+
+
+def of_told(x, y=None):
+    w = latent()
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", Told(2.0, jnp.exp(x @ w)), obs=y)
+
+
+def test_what_a_law_computes_of_its_moments_is_looked_at_anew(monkeypatch):
+    """No likelihood has it, and rounds run it with records."""
+    assert model_of(of_told).program.weighed
+
+    def leak(x):
+        jax.debug.callback(lambda value: None, x)
+        return x
+
+    def loop(x):
+        return jax.lax.while_loop(lambda own: (own > 1e9).any(), lambda own: own / 2, x)
+
+    monkeypatch.setattr(Told, "also", staticmethod(leak))
+    with pytest.raises(ValueError, match="debug_callback"):
+        model_of(of_told)
+    monkeypatch.setattr(Told, "also", staticmethod(loop))
+    assert not model_of(of_told).program.weighed
+
+
+def test_what_a_model_computes_is_part_of_what_it_is_known_by():
+    """Not its value alone: also a rule of a derivative, and a constant of a compiled part."""
+    rule, table = [1.0], [np.ones(2, np.float32)]
+
+    @jax.custom_jvp
+    def same(x):
+        return x
+
+    @same.defjvp
+    def _(primals, tangents):
+        return primals[0], rule[0] * tangents[0]
+
+    def function(x, y=None):
+        w = latent()
+        with numpyro.plate("data", len(x)):
+            product = jax.jit(lambda x: x @ (w * table[0]))(x)
+            numpyro.sample("y", dist.Normal(same(product), 1.0), obs=y)
+
+    def code():
+        return model_of(function).program.code
+
+    first = code()
+    assert code() == first
+    rule[0] = 2.0
+    second = code()
+    table[0] = 2 * table[0]
+    assert len({first, second, code()}) == 3
+
+
 # ------------------------------------------------------------------------------------- refused
 
 

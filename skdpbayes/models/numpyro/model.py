@@ -323,7 +323,7 @@ def _values(model, params):
     return jax.vmap(model.values)(params)
 
 
-@jax.jit  # likewise
+@jax.jit  # as is the response
 def _typical_length(model, params):
     """Mean logarithm of the lengths of typical scores of made-up records."""
     records = model.program.made_up()

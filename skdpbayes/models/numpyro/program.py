@@ -106,7 +106,7 @@ class Program:
         Latent sites of single records, which an amortised guide draws.
     code : str
         Digest of what the model and the guide compute. A function that reads a global is another
-        program once that global is another: else programs compiled before would run.
+        program once it computes something else: programs compiled before do not run.
     """
 
     model: Callable[..., Any]

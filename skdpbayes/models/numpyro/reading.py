@@ -49,8 +49,9 @@ from skdpbayes.models.numpyro.program import (
 )
 
 _PRIOR_DRAWS = 2000
+_LOOPS = re.compile(r"while|random_gamma.*")  # of no fixed length
 _REFUSED_PRIMITIVES = re.compile(
-    r".*callback.*|debug_.*|.*ffi_call|infeed|outfeed|while|custom_vmap_call|random_gamma.*"
+    r".*callback.*|debug_.*|.*ffi_call|infeed|outfeed|custom_vmap_call|" + _LOOPS.pattern
 )
 
 
@@ -178,10 +179,14 @@ def read_model(
     model = NumPyroModel(program, public, {})
     if not all(site.normal for site in sites):
         model = replace(model, affine=_centred(model))
-    if program.weighed and _takes_as_long_as_a_record_says(model):
-        program = replace(program, weighed=False)
-        model = replace(model, program=program)
-    constants = _refuse_primitives(_programs(model))
+    programs, response = _programs(model), _response(model)
+    if response is not None and any(map(_LOOPS.fullmatch, _primitives(response))):
+        program = replace(program, weighed=False)  # it would take as long as a record says
+    elif response is not None:
+        programs.append(response)
+    constants = _refuse_primitives(programs)
+    program = _known_by(program, programs)
+    model = replace(model, program=program)
     derived = _check_sums(model, _of_two, three.derived)
     return replace(model, program=replace(program, derived=derived)), constants
 
@@ -237,12 +242,13 @@ def _read_amortised(program, public, guide, found, plates):
         jax.grad(learnt.log_likelihood),
     ]
     record = jax.tree.map(lambda x: x[0], program.example(1))
-    constants = _refuse_primitives(
-        [jax.make_jaxpr(function)(learnt.init(), record) for function in functions]
-    )
+    programs = [jax.make_jaxpr(function)(learnt.init(), record) for function in functions]
+    constants = _refuse_primitives(programs)
+    program = _known_by(program, programs)
+    learnt = replace(learnt, model=replace(model, program=program))
     derived = _check_sums(learnt, _terms_of_two, found.derived)
     program = replace(program, derived=derived)
-    return replace(learnt, model=replace(model, program=program)), constants
+    return replace(learnt, model=replace(learnt.model, program=program)), constants
 
 
 def _starts(program, public, guide):
@@ -314,7 +320,10 @@ def _of_fixed_size(program, name, size):
 
 
 def _programs(model):
-    """Jaxprs of the likelihood of one record, of its derivatives, and of what bounds them."""
+    """Jaxprs of the likelihood of one record, of its derivatives, and of a bound of its own.
+
+    Other bounds are the length of that gradient, or of the law of the response (`_response`).
+    """
     record = jax.tree.map(lambda x: x[0], model.program.example(1))
     flat, unravel = ravel_pytree(model.init())
     likelihood = jax.make_jaxpr(lambda x, r: model.log_likelihood(unravel(x), r))(flat, record)
@@ -325,26 +334,50 @@ def _programs(model):
     functions = [jax.grad(again), jax.hessian(again)]
     if model.program.support or model.program.censored:
         functions.append(lambda x, r: model.score_bound(unravel(x), r))
-    # Else the bound is of that gradient, or of the law of the response.
-    return [likelihood, *(jax.make_jaxpr(function)(flat, record) for function in functions)]
+    with jax.enable_x64(False):  # as the model's code is traced, and so the rules of its own
+        return [likelihood, *(jax.make_jaxpr(function)(flat, record) for function in functions)]
 
 
-def _takes_as_long_as_a_record_says(model):
-    """Whether the mean or variance of the response's law is found by a loop of no fixed length."""
+def _response(model):
+    """Jaxpr of what is asked of the law of the one response, with its mean and variance; or None.
+
+    It is traced anew: what was traced before may be of a global that has changed.
+    """
+    if not model.one_response:
+        return None
     record = jax.tree.map(lambda x: x[0], model.program.example(1))
-    program = jax.make_jaxpr(model.response)(model.init(), record)
-    return any(map(_REFUSED_PRIMITIVES.fullmatch, _primitives(program.jaxpr)))
+    traced_anew = partial(type(model).response.__wrapped__, model)
+    return jax.make_jaxpr(traced_anew)(model.init(), record)
 
 
-def _primitives(jaxpr: Any) -> Iterator[str]:
-    """Names of the operations, nested ones included."""
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
+def _jaxprs(program: Any) -> Iterator[Any]:
+    """A jaxpr, and all those in its equations, whatever classes JAX gives them."""
+    yield program
+    for equation in program.eqns:
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)  # its constants have been left out
-                if hasattr(inner, "eqns"):  # whatever class JAX gives it
-                    yield from _primitives(inner)
+                if hasattr(inner, "eqns"):
+                    yield from _jaxprs(inner)
+
+
+def _primitives(program: Any) -> set[str]:
+    """Names of the operations, nested ones included."""
+    return {equation.primitive.name for own in _jaxprs(program) for equation in own.eqns}
+
+
+def _known_by(program: Program, computed: list[Any]) -> Program:
+    """Program with a digest of these jaxprs in its `code`."""
+    code = "".join([program.code, *map(_digest, computed)])
+    return replace(program, code=hashlib.sha256(code.encode()).hexdigest())
+
+
+def _digest(program: Any) -> str:
+    """Digest of a jaxpr and its constants, but for the addresses of functions in it."""
+    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(program)).encode())
+    for own in _jaxprs(program):
+        for constant in own.consts if hasattr(own, "consts") else ():
+            digest.update(np.asarray(constant).tobytes())
+    return digest.hexdigest()
 
 
 def _refuse_primitives(programs):
@@ -355,8 +388,7 @@ def _refuse_primitives(programs):
     constants : list of NumPy arrays
         Arrays that the first of them holds.
     """
-    found = {name for program in programs for name in _primitives(program.jaxpr)}
-    for name in sorted(found):
+    for name in sorted(set().union(*map(_primitives, programs))):
         if _REFUSED_PRIMITIVES.fullmatch(name):
             raise ValueError(
                 f"The model has an operation {name!r}: callbacks see records, loops of no fixed "
@@ -460,15 +492,6 @@ def _computed(site):
     if site["type"] != "sample" or _improper(site["fn"]):
         return [x for x in jax.tree.leaves(site["value"]) if isinstance(x, jax.Array)]
     return site["value"], log_probability_of(site)
-
-
-def _digest(program):
-    """Digest of a jaxpr, without the addresses of functions in it."""
-    text = re.sub(r"0x[0-9a-f]+", "", str(program))
-    digest = hashlib.sha256(text.encode())
-    for constant in program.consts:
-        digest.update(np.asarray(constant).tobytes())
-    return digest.hexdigest()
 
 
 def _fits(program, public, n, name):
@@ -658,13 +681,13 @@ def _somewhere(model):
     return jax.tree.unflatten(treedef, draws)
 
 
-def _of_two(model, *batches):
-    """What is said of two made-up records, together and each alone, at a draw of the prior."""
-    return tuple(_said(model, batch) for batch in batches)
+def _of_two(model, two, one, other):
+    """Facts of two made-up records, together and each alone, at a draw of the prior."""
+    return tuple(_facts(model, batch) for batch in (two, one, other))
 
 
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _said(model, batch):
+def _facts(model, batch):
     """Log-likelihood of a batch, log prior, and values of deterministic sites."""
     placed, sites = model.traced(_somewhere(model), batch)
     return log_probability(sites)[None], placed.log_prior, _values_of_derived(sites)
@@ -715,7 +738,7 @@ def _check_sums(model, of_two, derived):
     return derived
 
 
-def _check_sum(said, derived):
+def _check_sum(facts, derived):
     """Raise unless the likelihood is a sum over records and the prior does not depend on them.
 
     Returns
@@ -723,7 +746,7 @@ def _check_sum(said, derived):
     names : tuple of str
         Deterministic sites that do not depend on records either.
     """
-    both, *alone = jax.device_get(said)
+    both, *alone = jax.device_get(facts)
     together, apart, priors = both[0], alone[0][0] + alone[1][0], [x[1] for x in (both, *alone)]
     finite = np.isfinite(together) & np.isfinite(apart)
     for both_said, each_said in zip(together[finite], apart[finite], strict=True):
