@@ -465,6 +465,24 @@ def test_what_a_law_computes_of_its_moments_is_looked_at_anew(monkeypatch):
     assert not model_of(of_told).program.weighed
 
 
+def test_rules_of_derivatives_are_traced_in_single_precision_as_the_model_is():
+    @jax.custom_jvp
+    def same(x):
+        return x
+
+    @same.defjvp
+    def _(primals, tangents):
+        return primals[0], jnp.ones(primals[0].shape) * tangents[0]
+
+    def function(x, y=None):
+        w = latent()
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(same(x @ w), 1.0), obs=y)
+
+    with jax.enable_x64(True):
+        assert model_of(function).program.weighed
+
+
 def test_what_a_model_computes_is_part_of_what_it_is_known_by():
     """Not its value alone: also a rule of a derivative, and a constant of a compiled part."""
     rule, table = [1.0], [np.ones(2, np.float32)]

@@ -319,6 +319,7 @@ def _of_fixed_size(program, name, size):
     )
 
 
+@jax.enable_x64(False)  # as the model's code is traced, and so the rules of its derivatives
 def _programs(model):
     """Jaxprs of the likelihood of one record, of its derivatives, and of a bound of its own.
 
@@ -334,8 +335,7 @@ def _programs(model):
     functions = [jax.grad(again), jax.hessian(again)]
     if model.program.support or model.program.censored:
         functions.append(lambda x, r: model.score_bound(unravel(x), r))
-    with jax.enable_x64(False):  # as the model's code is traced, and so the rules of its own
-        return [likelihood, *(jax.make_jaxpr(function)(flat, record) for function in functions)]
+    return [likelihood, *(jax.make_jaxpr(function)(flat, record) for function in functions)]
 
 
 def _response(model):
