@@ -465,6 +465,33 @@ def test_what_a_law_computes_of_its_moments_is_looked_at_anew(monkeypatch):
     assert not model_of(of_told).program.weighed
 
 
+def test_a_callback_that_only_the_curvature_has_is_found():
+    @jax.custom_jvp
+    def one(x):
+        return jnp.ones_like(x)
+
+    @one.defjvp
+    def _(primals, tangents):
+        jax.debug.callback(lambda value: None, primals[0])
+        return one(primals[0]), 0 * tangents[0]
+
+    @jax.custom_jvp
+    def same(x):
+        return x
+
+    @same.defjvp
+    def _(primals, tangents):
+        return primals[0], one(primals[0]) * tangents[0]
+
+    def function(x, y=None):
+        w = latent()
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(same(x @ w), 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="debug_callback"):
+        model_of(function)
+
+
 def test_rules_of_derivatives_are_traced_in_single_precision_as_the_model_is():
     @jax.custom_jvp
     def same(x):
