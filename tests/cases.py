@@ -536,13 +536,13 @@ def every_fit(
 ):
     """Parameters of a test of what holds for each fit: a case or two of each estimator.
 
-    With `quick`, cases that are slow are left out; else they are marked. `slow` names entries that
-    are so in this test alone.
+    With `quick`, cases that are slow are left out; else they are marked. `slow` names entries or
+    cases that are so in this test alone.
     """
     return [
         pytest.param(case, id=case.id, marks=[pytest.mark.slow] if is_slow else [])
         for case in EVERY_FIT
-        for is_slow in [case.entry.slow or case.entry.name in slow]
+        for is_slow in [case.entry.slow or not {case.id, case.entry.name}.isdisjoint(slow)]
         if only(case) and not (quick and is_slow)
     ]
 
