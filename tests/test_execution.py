@@ -28,6 +28,7 @@ from skdpbayes import (
     inference,
 )
 from skdpbayes.estimators import _base
+from skdpbayes.intake.packing import pack_records
 from skdpbayes.intake.reading import records_of
 from skdpbayes.mechanism import checkpoint, draws, stored
 from skdpbayes.privacy import PrivacyLedger, report
@@ -95,6 +96,16 @@ def test_blocks_on_disk_are_sampled_as_those_in_memory(tmp_path, monkeypatch):
     assert (
         divided.digest(divided.fitted("dpvi", settings, *on_disk(tmp_path, X=X, y=y))) == in_memory
     )
+
+
+def test_a_short_window_runs_the_program_of_the_others(monkeypatch):
+    monkeypatch.setattr(draws, "_HITS", 1024)  # windows of ten steps
+    rows = np.zeros((1000, 3), np.float32)
+    records = stored.StoredRecords(1000, lambda places: pack_records(x=rows[places]))
+    sampler = draws.Sampler(bytes(32), 0.1, records.n_slots)
+    windows = [draws.Window(low, high, np.zeros((64, 2))) for low, high in ((0, 10), (10, 13))]
+    shapes = [jax.tree.map(np.shape, own) for own in stored.batches(records, sampler, windows)]
+    assert sampler.window == 10 and shapes[0] == shapes[1]
 
 
 def poisson_model(x, y=None):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn
+from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn, rows_of
 from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.mechanism.records import Records, Tree, aligned_zeros, padded_size
 
@@ -196,7 +196,7 @@ def _batch(
     rank[order] = np.arange(len(order), dtype=np.int32)
     rows, low, draws = records.read(record[order], _size(len(order), records.most)), 0, []
     for own, chosen in zip(windows, places, strict=True):
-        steps = 1 << (own.stop - own.first - 1).bit_length()
+        steps = 1 << (min(sampler.window, rows_of(own)) - 1).bit_length()  # of short ones too
         indices = np.zeros(_size(len(chosen), sampler.hits), np.int32)
         indices[: len(chosen)] = rank[low : low + len(chosen)]
         low += len(chosen)
