@@ -465,6 +465,17 @@ def test_what_a_law_computes_of_its_moments_is_looked_at_anew(monkeypatch):
     assert not model_of(of_told).program.weighed
 
 
+def test_a_model_may_hold_a_key():
+    key = jax.random.key(3)
+
+    def function(x, y=None):
+        w = latent() + jax.random.normal(key, (2,))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    assert model_of(function).program.weighed
+
+
 def test_a_callback_that_only_the_curvature_has_is_found():
     @jax.custom_jvp
     def one(x):

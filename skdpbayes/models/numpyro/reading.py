@@ -376,7 +376,9 @@ def _digest(program: Any) -> str:
     digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(program)).encode())
     for own in _jaxprs(program):
         for constant in own.consts if hasattr(own, "consts") else ():
-            digest.update(np.asarray(constant).tobytes())
+            is_key = jnp.issubdtype(constant.dtype, jax.dtypes.prng_key)
+            array = jax.random.key_data(constant) if is_key else constant
+            digest.update(np.asarray(array).tobytes())
     return digest.hexdigest()
 
 
