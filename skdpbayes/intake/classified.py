@@ -18,7 +18,7 @@ from skdpbayes.intake.columns import agree, as_declared
 from skdpbayes.intake.labels import as_labels, classes_of, codes, refuse_mixed
 from skdpbayes.intake.reading import Reader, Rows, response, shape_of, table_rows
 from skdpbayes.intake.rows import bounded_rows, dense
-from skdpbayes.intake.tables import SparseTable, as_table
+from skdpbayes.intake.tables import Numbers, SparseTable, as_table
 from skdpbayes.privacy.report import PrivacyLeakWarning
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ class ClassifiedRows(Reader):
         X, _ = super().made_up(n_rows, shape)
         return X, np.full(n_rows, self.declaration.classes()[0])
 
-    def pack(self, X: Any, y: np.ndarray, classes: np.ndarray, *, on_grid: bool = True) -> Records:
+    def pack(
+        self, X: Numbers, y: np.ndarray, classes: np.ndarray, *, on_grid: bool = True
+    ) -> Records:
         """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
         from skdpbayes.intake.packing import pack_records, padded_zeros
 

@@ -5,10 +5,8 @@ A model is traced on shapes alone, and on made-up records: user code sees no rea
 
 from __future__ import annotations
 
-import hashlib
-import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -17,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 from jax.interpreters.partial_eval import dce_jaxpr
 from numpyro import handlers
@@ -47,12 +45,9 @@ from skdpbayes.models.numpyro.program import (
     traced,
     unconstrained,
 )
+from skdpbayes.models.numpyro.traces import has_loops, known_by, refuse_primitives
 
 _PRIOR_DRAWS = 2000
-_LOOPS = re.compile(r"while|random_gamma.*")  # of no fixed length
-_REFUSED_PRIMITIVES = re.compile(
-    r".*callback.*|debug_.*|.*ffi_call|infeed|outfeed|custom_vmap_call|" + _LOOPS.pattern
-)
 
 
 class _Improper(Messenger):
@@ -168,8 +163,8 @@ def read_model(
         values=values,
         declared=declared,
         local=tuple(local),
-        code="".join(two.code),
     )
+    program = known_by(program, two.computed)
     if amortised:
         assert guide is not None
         return _read_amortised(program, public, guide, three, set(data))
@@ -180,12 +175,12 @@ def read_model(
     if not all(site.normal for site in sites):
         model = replace(model, affine=_centred(model))
     programs, response = _programs(model), _response(model)
-    if response is not None and any(map(_LOOPS.fullmatch, _primitives(response))):
+    if response is not None and has_loops(response):
         program = replace(program, weighed=False)  # it would take as long as a record says
     elif response is not None:
         programs.append(response)
-    constants = _refuse_primitives(programs)
-    program = _known_by(program, programs)
+    constants = refuse_primitives(programs)
+    program = known_by(program, programs)
     model = replace(model, program=program)
     derived = _check_sums(model, _of_two, three.derived)
     return replace(model, program=replace(program, derived=derived)), constants
@@ -204,7 +199,7 @@ def _read_amortised(program, public, guide, found, plates):
         n for n, args in three.plates.items() if (_places(two.plates[n]), _places(args)) == (2, 3)
     }
     plates = tuple(sorted(plates | own))
-    program = replace(program, code=program.code + "".join(two.code))
+    program = known_by(program, two.computed)
     for unknown in three.unknown:
         raise ValueError(f"In the guide: {unknown}")
     for name, parameter in three.parameters.items():
@@ -243,8 +238,8 @@ def _read_amortised(program, public, guide, found, plates):
     ]
     record = jax.tree.map(lambda x: x[0], program.example(1))
     programs = [jax.make_jaxpr(function)(learnt.init(), record) for function in functions]
-    constants = _refuse_primitives(programs)
-    program = _known_by(program, programs)
+    constants = refuse_primitives(programs)
+    program = known_by(program, programs)
     learnt = replace(learnt, model=replace(model, program=program))
     derived = _check_sums(learnt, _terms_of_two, found.derived)
     program = replace(program, derived=derived)
@@ -350,58 +345,6 @@ def _response(model):
     return jax.make_jaxpr(traced_anew)(model.init(), record)
 
 
-def _jaxprs(program: Any) -> Iterator[Any]:
-    """A jaxpr, and all those in its equations, whatever classes JAX gives them."""
-    yield program
-    for equation in program.eqns:
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                if hasattr(inner, "eqns"):
-                    yield from _jaxprs(inner)
-
-
-def _primitives(program: Any) -> set[str]:
-    """Names of the operations, nested ones included."""
-    return {equation.primitive.name for own in _jaxprs(program) for equation in own.eqns}
-
-
-def _known_by(program: Program, computed: list[Any]) -> Program:
-    """Program with a digest of these jaxprs in its `code`."""
-    code = "".join([program.code, *map(_digest, computed)])
-    return replace(program, code=hashlib.sha256(code.encode()).hexdigest())
-
-
-def _digest(program: Any) -> str:
-    """Digest of a jaxpr and its constants, but for the addresses of functions in it."""
-    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(program)).encode())
-    for own in _jaxprs(program):
-        for constant in own.consts if hasattr(own, "consts") else ():
-            is_key = jnp.issubdtype(constant.dtype, jax.dtypes.prng_key)
-            array = jax.random.key_data(constant) if is_key else constant
-            digest.update(np.asarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _refuse_primitives(programs):
-    """Raise if a compiled function leaks values, has data-dependent time, or sees a batch.
-
-    Returns
-    -------
-    constants : list of NumPy arrays
-        Arrays that the first of them holds.
-    """
-    for name in sorted(set().union(*map(_primitives, programs))):
-        if _REFUSED_PRIMITIVES.fullmatch(name):
-            raise ValueError(
-                f"The model has an operation {name!r}: callbacks see records, loops of no fixed "
-                "length run for as long "
-                "as a record says, and rules for batches see other records. Use jax.lax.fori_loop "
-                "with a fixed number "
-                "of steps, or jax.lax.scan, and print what was released."
-            )
-    return [np.asarray(x) for x in programs[0].consts if np.ndim(x)]
-
-
 class _SiteShape(NamedTuple):
     observed: bool
     plates: tuple[str, ...]
@@ -432,7 +375,7 @@ class _Shapes(NamedTuple):
     derived: list[str]
     unknown: list[str]
     parameters: dict[str, _Parameter]
-    code: list[str]  # digest of what is computed
+    computed: list[ClosedJaxpr]  # one: of all that a program may take from the sites
 
 
 class _Resized(Messenger):
@@ -486,11 +429,11 @@ def _trace(program, public, n, found, *handlers_):
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "subsample_size", UserWarning)  # such a plate is refused
-        found.code.append(_digest(jax.make_jaxpr(call)(program.example(n), public)))
+        found.computed.append(jax.make_jaxpr(call)(program.example(n), public))
 
 
 def _computed(site):
-    """Value of a site, and its log density: all that a program may take from it."""
+    """Value of a site, and its log density."""
     if site["type"] != "sample" or _improper(site["fn"]):
         return [x for x in jax.tree.leaves(site["value"]) if isinstance(x, jax.Array)]
     return site["value"], log_probability_of(site)
