@@ -36,7 +36,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr
 
-from benchmarks import _log, honesty_models
+from benchmarks import _log, honesty_models, honesty_networks
 from benchmarks.honesty_models import LEVEL, WORST, least
 from benchmarks.problems import clip_rows
 
@@ -510,9 +510,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="print names of cells only")
     options = parser.parse_args(arguments)
     if options.list:
-        print("\n".join([*cells(), *honesty_models.cells()]))
+        print("\n".join([*cells(), *honesty_models.cells(), *honesty_networks.cells()]))
         return
-    known = [*cells(), *honesty_models.cells()]
+    known = [*cells(), *honesty_models.cells(), *honesty_networks.cells()]
     try:
         of_solver = list(cells()) if options.solver else known
         names = chosen(options.cells, known) if options.cells else of_solver
@@ -520,7 +520,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     parameters = parsed(options.parameters)
     logistic = [name for name in names if name in cells()]
-    others = [name for name in names if name not in cells()]
+    others = [name for name in names if name in honesty_models.cells()]
+    networks = [name for name in names if name in honesty_networks.cells()]
     results: dict[str, Any] = {}
     if logistic:
         own = parameters if options.solver is None else parameters | {"solver": options.solver}
@@ -530,6 +531,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n90% intervals; width and CRPS by site, in its unit.\n")
         print(honesty_models.table(found))
         results |= found
+    if networks:
+        of_networks = honesty_networks.run(networks, options.seeds, parameters)
+        print("\nECE: of the most probable class, in 15 bins; excess: over the true law.\n")
+        print(honesty_networks.table(of_networks))
+        results |= of_networks
     if options.json is not None:
         given = parameters if options.solver is None else parameters | {"solver": options.solver}
         record = {**_log.context(), "parameters": repr(given), "cells": results}

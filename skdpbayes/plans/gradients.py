@@ -19,10 +19,10 @@ import numpy as np
 
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
 from skdpbayes.models.normal_rows import NormalRows
-from skdpbayes.models.protocols import HasScoreUnit
+from skdpbayes.models.protocols import HasRandomStart, HasScoreUnit
 from skdpbayes.models.rescaled import HALF, RescaledLinear
 from skdpbayes.models.whitened import WhitenedLogistic
-from skdpbayes.plans.settings import Bounds, Planned, Settings
+from skdpbayes.plans.settings import Bounds, PlanFunction, Planned, Settings
 from skdpbayes.privacy.accounting import (
     GaussianSteps,
     decreasing_blocks,
@@ -36,6 +36,7 @@ from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO
 from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.opened import Opened
 from skdpbayes.solvers.own_guide import OwnGuide
+from skdpbayes.solvers.recalibrated import Recalibrated
 from skdpbayes.solvers.sgld import SGLD
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ _STEP = 0.4  # step size of a Langevin chain with released curvature, over its f
 _TURNS = (0.0, 0.02, 0.06, 0.15)  # and the last round: releases of curvature, as shares of a chain
 _TURN_SHARES = (0.01, 0.02, 0.03, 0.04, 0.08)  # of its budget
 _MOST_HIDDEN, _LEAST_CHAIN = 0.1, 400  # for such chains: `moments_edge`, and rounds
+_LAST, _LEAST_LAST = 0.02, 6  # share and number of rounds that calibrate outputs of networks
+_LEAST_INFORMED = 0.05  # information of a record about outputs, over the noise: see `recalibrated`
 _RATE = 0.05  # of Adam, for the parameters of amortised guides
 
 
@@ -149,7 +152,7 @@ def plan_dpvi(
             np.float32(curvature_ratio(settings, model, n_guess)),
         )
         if full_rank
-        else MeanField(),
+        else MeanField(local=isinstance(model, HasRandomStart)),
         learning_rate=np.float32(settings.learning_rate or defaults.learning_rates[not full_rank]),
         clipping_norm=np.float32(clip),
         n_records=np.float32(limit),
@@ -496,6 +499,30 @@ def plan_guided(
     if settings.guide == "point":
         return plan_point(settings, model, bounds, n, openings)
     return plan_dpvi(settings, model, bounds, n, openings)
+
+
+def recalibrated(plan: PlanFunction) -> PlanFunction:
+    """Plan of a network whose last rounds find the scale and the offsets of its outputs.
+
+    Where noise would hide these, or without noise, all rounds are on the weights: if a record has
+    information `_LEAST_INFORMED`, their noise must be below that of the prior.
+    """
+
+    def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Planned:
+        found = plan(settings, model, bounds, n)
+        spec = found.spec
+        last = max(_LEAST_LAST, round(_LAST * spec.n_steps))
+        rate, clip = spec.sampling_rate, 1.0
+        n_guess = n if n is not None else 2**11 / rate
+        noise = spec.steps[-1].noise_multiplier * settings.longest(clip) / rate / last**0.5
+        hidden = noise > _LEAST_INFORMED * n_guess
+        if not settings.private or hidden or spec.n_steps < 3 * last:
+            return found
+        outputs = NADPVI(np.float32(clip), np.float32(CURVATURE_RATIO))
+        first = np.int32(spec.n_steps - last)
+        return found._replace(solver=Recalibrated(found.solver, outputs, first))
+
+    return planned
 
 
 def own_copy(guide: Any, program: Any) -> Any:

@@ -20,6 +20,7 @@ from skdpbayes.models.lda import LatentDirichletAllocation
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
+from skdpbayes.models.networks.perceptron import Classifier, Regressor
 from skdpbayes.models.protocols import HasNormalPrior
 from skdpbayes.models.rescaled import RescaledLinear
 from skdpbayes.models.score_unit import AmortisedStart, WithScoreUnit
@@ -34,6 +35,7 @@ from skdpbayes.plans.gradients import (
     plan_rescaled,
     plan_sgld,
     plan_whitened,
+    recalibrated,
 )
 from skdpbayes.plans.settings import Bounds, PlanFunction, Planned, Settings
 from skdpbayes.plans.statistics import (
@@ -228,6 +230,8 @@ register(
             plan_guided,
             HasGaussianPrior,
             (Autoencoder, plan_point),
+            (Regressor, plan_guided),
+            (Classifier, recalibrated(plan_guided)),
             (AmortisedStart, opened(plan_amortised, HasAmortisedGuide)),
             (LatentDirichletAllocation, plan_topics_dpvi),
             (SigmoidBeliefNet, plan_net_dpvi),
@@ -260,6 +264,8 @@ register(
             HasLikelihood,
             (WhitenedLogistic, plan_aware_sgld),
             (LogisticRegression, plan_aware_sgld),
+            (Regressor, plan_sgld),
+            (Classifier, recalibrated(plan_sgld)),
             (LatentDirichletAllocation, plan_topics_sgld),
             (SigmoidBeliefNet, plan_net_sgld),
         ),

@@ -112,6 +112,11 @@ class GaussianPosterior(IndependentDraws):
         factor = axes * self.factor if self.factor.ndim == 1 else axes @ self.factor
         return GaussianPosterior(axes @ self.mean + np.asarray(offset), factor)
 
+    def rescaled(self, factor: np.ndarray, shift: np.ndarray) -> GaussianPosterior:
+        """Posterior of ``factor * parameters + shift``."""
+        root = factor if self.factor.ndim == 1 else factor[:, None]
+        return GaussianPosterior(factor * self.mean + shift, root * self.factor)
+
     def among_others(self, basis: np.ndarray) -> GaussianPosterior:
         """Posterior of all coordinates: these along the orthonormal `basis`, others N(0, 1)."""
         factor = basis * self.factor if self.factor.ndim == 1 else basis @ self.factor
@@ -193,6 +198,10 @@ class DrawsPosterior:
     def mapped(self, axes: ArrayLike, offset: ArrayLike = 0.0) -> DrawsPosterior:
         """Posterior of ``axes @ parameters + offset``."""
         return DrawsPosterior(self.draws @ np.asarray(axes, np.float64).T + np.asarray(offset))
+
+    def rescaled(self, factor: np.ndarray, shift: np.ndarray) -> DrawsPosterior:
+        """Draws of ``factor * parameters + shift``."""
+        return DrawsPosterior(factor * self.draws + shift)
 
     def among_others(self, basis: np.ndarray) -> DrawsPosterior:
         """As `GaussianPosterior.among_others`; the other coordinates are drawn."""

@@ -229,11 +229,17 @@ class DPVI:
     def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
         """Posterior reported by the guide, with privacy noise and subsampling in its covariance."""
         state = jax.tree.map(lambda x: np.asarray(x, np.float64), state)
-        n = max(float(state.n_averaged), 1)
-        noise = Noise(*(np.asarray(total / n**2) for total in state.noise))  # of the average
+        noise = jax.tree.map(np.asarray, _averaged(state))
         return self.guide.posterior(
             model, state, np.asarray(prior_precision(model), np.float64), noise
         )
+
+    def draws(self, model: Model, state: DPVIState, key: jax.Array, n: int) -> jax.Array:
+        """Draws of the posterior, by the mean-field guide."""
+        assert isinstance(self.guide, MeanField)
+        mean, sd = self.guide.reported(state, prior_precision(model), _averaged(state), jnp)
+        draws = mean + sd * jax.random.normal(key, (n, mean.size), jnp.float32)
+        return draws.astype(jnp.float32)
 
     def diagnostics(self, model: Model, state: DPVIState, posterior: Any) -> dict[str, Any]:
         """Final clipping norm; with a full-rank guide the length of the last step.
@@ -284,3 +290,9 @@ class DPVI:
         moved = log_clip + gain * jnp.clip(estimate["tally"] / self.n_records, -1, 1)
         highest = self._highest_clip(model)
         return jnp.clip(moved, highest + jnp.log(self.least_clip), highest)
+
+
+def _averaged(state: DPVIState) -> Noise:
+    """Noise of the averaged score."""
+    n = state.n_averaged.clip(1)
+    return Noise(*(total / n**2 for total in state.noise))

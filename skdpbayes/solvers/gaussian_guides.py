@@ -10,7 +10,7 @@ solver key and public values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -184,7 +184,17 @@ class Guide(Protocol[State]):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class MeanField:
-    """Independent normals ``mu + exp(u) e``; mu and u take steps of Adam."""
+    """Independent normals ``mu + exp(u) e``; mu and u take steps of Adam.
+
+    Attributes
+    ----------
+    local : bool
+        Whether the posterior is that about one of many optima, near which the run has started.
+        Noise does not draw its mean to that of the prior then: a hidden unit without its weights of
+        little information would be another unit.
+    """
+
+    local: bool = field(default=False, metadata={"static": True})
 
     def init(self, mu: jax.Array, sd: jax.Array) -> tuple[MeanFieldState, Draw]:
         """State, and the averages over the late rounds: of mu and u."""
@@ -241,18 +251,24 @@ class MeanField:
     ) -> GaussianPosterior:
         """Averaged guide, with privacy noise and subsampling in its variances."""
         del model
+        return GaussianPosterior(*self.reported(state, precision, noise, np))
+
+    def reported(
+        self, state: GuidedState, precision: Array, noise: Noise, xp: Any
+    ) -> tuple[Any, Any]:
+        """Means and standard deviations of `posterior`, by NumPy or JAX."""
         mean, log_sd = state.average
-        prior = (
-            np.asarray(self.prior_factor(state.guide, state.averaged_noise, precision), np.float64)
-            * precision
-        )
-        information = np.maximum(np.exp(-2 * log_sd) - prior, 0)
+        factor = self.prior_factor(state.guide, state.averaged_noise, xp.asarray(precision))
+        prior = xp.asarray(factor, float) * precision
+        information = xp.maximum(xp.exp(-2 * log_sd) - prior, 0)
         spread = (1 + noise.subsampling) * information + noise.privacy
         gain = information / (spread + _TINY)
         total = precision + information * gain
         # The average is the zero of a gradient with one prior factor for all parameters; here each
         # parameter has its own.
-        return GaussianPosterior(mean * gain * (information + prior) / total, 1 / np.sqrt(total))
+        if self.local:
+            return mean, 1 / xp.sqrt(total)
+        return mean * gain * (information + prior) / total, 1 / xp.sqrt(total)
 
 
 @jax.tree_util.register_dataclass

@@ -124,6 +124,12 @@ class SGLD(OneKindOfRound):
             ),
         )
 
+    def draws(self, model: Model, state: SGLDState, key: jax.Array, n: int) -> jax.Array:
+        """Iterates kept so far, evenly spaced; the present one for those not reached."""
+        del model, key
+        kept = state.draws[np.linspace(0, self.n_draws - 1, min(n, self.n_draws)).astype(int)]
+        return jnp.where(jnp.isnan(kept), state.theta, kept)
+
     def posterior(self, model: Model, state: SGLDState) -> DrawsPosterior:
         """Draws of all chains, without the rows that no iterate reached in short runs."""
         del model

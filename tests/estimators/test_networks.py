@@ -1,5 +1,6 @@
 """Bayesian networks and auto-encoders: with noise off the known posterior, and what their users expect."""
 
+import jax
 import numpy as np
 import pytest
 from cases import slow_but
@@ -10,6 +11,7 @@ from skdpbayes.audit import audit
 from skdpbayes.privacy import GaussianSteps, compose, step_size_bound
 from skdpbayes.privacy.accounting import noise_multiplier
 from skdpbayes.reference import logistic_gibbs
+from skdpbayes.solvers.recalibrated import Recalibrated
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -155,6 +157,62 @@ def test_a_network_separates_what_no_line_does(how):
     drawn = model.sample_posterior_predictive(rows[5000:], 200, 0)
     np.testing.assert_allclose((drawn == "out").mean(axis=0), proba[:, 1], atol=0.2)
     assert model.sample_posterior(3, 0).shape == (3, model.posterior_samples_.shape[1])
+
+
+def test_noisy_networks_say_what_is_right_as_often_as_they_are():
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(24_000, 2))
+    logits = 3 * rows[:, 0] * rows[:, 1] - 1
+    y = (logits + rng.logistic(size=len(rows)) > 0).astype(int)
+    train, test = slice(4000), slice(4000, None)
+
+    def gaps(model):
+        """Of the mean probability and of the mean confidence, from what they should be."""
+        proba = model.predict_proba(rows[test])
+        right = proba.argmax(axis=1) == y[test]
+        return abs(proba[:, 1].mean() - y[test].mean()), abs(
+            proba.max(axis=1).mean() - right.mean()
+        )
+
+    own = {"classes": [0, 1], "activation": "tanh", "epsilon": 4.0, "random_state": 0}
+    for how in (
+        {"n_steps": 300, "clipping_norm": 0.3},
+        {"solver": "sgld", "sampler": "sghmc", "n_steps": 600},
+    ):
+        model = DPBayesianMLPClassifier((10,), **own | how).fit(rows[train], y[train])
+        told = model.diagnostics_
+        assert told["output_offsets"].shape == (1,) and model.n_iter_ == how["n_steps"]
+        assert max(gaps(model)) < 0.025, how
+        # As it was before the last rounds, the network was not calibrated.
+        weights = model.posterior_samples_.copy()
+        last = weights[:, -11:]
+        last[:, -1] -= told["output_offsets"][0]
+        last /= told["output_scale"]
+        model.posterior_samples_ = weights
+        assert max(gaps(model)) > 0.04, how
+
+
+@pytest.mark.parametrize(
+    ("parameters", "recalibrated"),
+    [
+        ({}, True),
+        ({"solver": "sgld"}, True),
+        ({"guide": "point"}, True),
+        ({"n_steps": 10}, False),  # too few to spare any
+        ({"epsilon": 0.05}, False),  # noise would hide the outputs' scale
+        ({"epsilon": np.inf}, False),
+    ],
+)
+def test_the_last_rounds_are_on_the_outputs_where_they_can_tell(parameters, recalibrated):
+    plan = DPBayesianMLPClassifier(**{"classes": [0, 1], "epsilon": 2.0} | parameters).plan(
+        2000, n_features=2
+    )
+    assert isinstance(plan.solver, Recalibrated) == recalibrated
+    if recalibrated:
+        steps = np.arange(plan.spec.n_steps)
+        kinds = np.asarray(jax.vmap(plan.solver.which)(steps))
+        last = round(0.02 * len(steps))
+        assert (kinds[:-last] >= 2).all() and set(kinds[-last:]) == {0, 1}
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from cases import mapped, slow_but
 
 from skdpbayes.mechanism.contributions import (
@@ -17,6 +18,7 @@ from skdpbayes.mechanism.contributions import (
 )
 from skdpbayes.models.networks.autoencoder import Autoencoder
 from skdpbayes.models.networks.layers import ConvolutionalLayer, DenseLayer, forward
+from skdpbayes.models.networks.outputs import Outputs
 from skdpbayes.models.networks.perceptron import Classifier, Regressor
 
 CONVOLUTION = ConvolutionalLayer(6, 5, 2, 3, 2, 1, 1.3)
@@ -162,3 +164,54 @@ def test_what_a_record_contributes_does_not_depend_on_its_slot(name, slots):
             moved = rounded(jax.tree.map(lambda leaf, s=shift: np.roll(leaf, s, axis=0), batch))
             moved = jax.tree.map(lambda leaf, s=shift: np.roll(leaf, -s, axis=0), moved)
             jax.tree.map(np.testing.assert_array_equal, moved, rounded(batch))
+
+
+def outputs_of(name, n_draws=3):
+    """Outputs of a network under draws of its weights, and parameters of the outputs."""
+    network = MODELS[name]
+    draws = jnp.stack([ravel_pytree(params_of(network, key))[0] for key in range(n_draws)])
+    outputs = Outputs(network, draws)
+    shifts = {"dense": [0.3, -0.2, 0.5], "convolutional": [0.4]}[name]
+    return outputs, {"log_scale": jnp.float32(0.6), "offsets": jnp.array(shifts, jnp.float32)}
+
+
+@pytest.mark.parametrize("name", ["dense", "convolutional"])
+def test_the_law_of_a_class_is_that_of_the_outputs(name):
+    outputs, params = outputs_of(name)
+    classes = max(2, MODELS[name].layers[-1].n_out)
+    batch = records(classes, np.arange(classes, dtype=np.int32))
+    likelihood = mapped(lambda record: outputs.log_likelihood(params, record))
+    one = {"x": np.repeat(batch["x"][:1], classes, axis=0), "y": batch["y"]}
+    response = mapped(lambda record: outputs.response(params, record))(one)
+    np.testing.assert_allclose(response.shares[0], np.exp(likelihood(one)), rtol=1e-5)
+    np.testing.assert_allclose(response.shares.sum(axis=1), 1, rtol=1e-5)
+    gradients = mapped(
+        lambda record: ravel_pytree(jax.grad(outputs.log_likelihood)(params, record))[0]
+    )(one)
+    scores = np.einsum("nkp,nk->np", response.slope, response.own)
+    np.testing.assert_allclose(scores, gradients, atol=1e-5)
+    np.testing.assert_allclose(response.own, response.others[0], rtol=1e-6)
+
+
+def test_a_record_without_a_class_has_no_response():
+    outputs, params = outputs_of("dense")
+    found = mapped(lambda record: outputs.response(params, record))(
+        records(2, np.array([-1, 1], np.int32))
+    )
+    assert np.isnan(found.own[0]).all() and np.isfinite(found.own[1]).all()
+
+
+@pytest.mark.parametrize("name", ["dense", "convolutional"])
+def test_weights_are_rescaled_to_the_outputs(name):
+    outputs, params = outputs_of(name, 1)
+    factor, shift = outputs.rescaling(jax.tree.map(np.asarray, params))
+    network, batch = outputs.network, records()
+    unravel = ravel_pytree(network.init())[1]
+
+    def under(vector):
+        return mapped(lambda record: network.outputs(unravel(vector), record))(batch)
+
+    old = under(outputs.draws[0])
+    new = under(jnp.asarray(factor * outputs.draws[0] + shift, jnp.float32))
+    wanted = np.exp(params["log_scale"]) * old + params["offsets"]
+    np.testing.assert_allclose(new, wanted, rtol=1e-4, atol=1e-4)

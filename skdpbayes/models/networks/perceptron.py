@@ -48,9 +48,11 @@ class Classifier:
 
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record ``{"x", "y"}``; zero for a class below zero."""
-        return self._of(
-            record["y"], forward(self.layers, self.activation, params, record["x"], jnp)[0]
-        )
+        return self._of(record["y"], self.outputs(params, record))
+
+    def outputs(self, weights: Params, record: Record) -> jax.Array:
+        """Outputs of one record: logits, or the mean."""
+        return forward(self.layers, self.activation, weights, record["x"], jnp)[0]
 
     def score(self, params: Params, record: Record) -> Contribution:
         """Gradient of `log_likelihood`."""
@@ -88,8 +90,7 @@ class Regressor(Classifier):
 
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record ``{"x", "y"}``."""
-        mean = forward(self.layers, self.activation, params[0], record["x"], jnp)[0]
-        return self._density(record["y"], mean, params[1])
+        return self._density(record["y"], self.outputs(params[0], record), params[1])
 
     def score(self, params: Params, record: Record) -> Contribution:
         """Gradient of `log_likelihood`."""
@@ -98,7 +99,7 @@ class Regressor(Classifier):
             mean, seen = forward(self.layers, self.activation, params[0], record["x"], jnp, taps)
             return self._density(record["y"], mean, params[1]), seen
 
-        mean = forward(self.layers, self.activation, params[0], record["x"], jnp)[0]
+        mean = self.outputs(params[0], record)
         of_z = jax.grad(lambda z: self._density(record["y"], mean, z))(params[1])
         return gradients(self.layers, value), of_z
 

@@ -1,0 +1,105 @@
+"""Scale and offsets of a classifier's outputs: a model of few parameters, its weights being held.
+
+A network that was fitted under noise may be too sure of its classes or not sure enough: clipping
+shortens the gradients of surprising records most, noise leaves weights near their start, and
+independent posteriors of weights are wide. What is wrong with the outputs as a whole, few numbers
+mend (Platt 1999; Guo et al. 2017), and few numbers need few releases:
+
+    p(y | x) = mean over draws of the weights of softmax(exp(s) f(x) + b)[y]
+
+Records respond by a class, so scores can be clipped without bias (`skdpbayes.models.responses`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from skdpbayes.models.protocols import Params, Record, Response
+
+if TYPE_CHECKING:
+    from skdpbayes.models.networks.perceptron import Classifier
+
+_PRIOR_SD = {"log_scale": 1.0, "offsets": 0.5}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Outputs:
+    """Logistic model of the classes given a network's outputs.
+
+    Parameters are ``{"log_scale": s, "offsets": b}``, independent and normal about zero, with
+    standard deviations 1 and 0.5.
+
+    Attributes
+    ----------
+    network : Classifier
+    draws : array of shape (n_draws, n_weights), optional
+        Of the ravelled weights. None: none yet, and no record may be asked.
+    """
+
+    network: Classifier
+    draws: jax.Array | None = None
+
+    one_response: ClassVar[bool] = True
+
+    def init(self) -> Params:
+        """Outputs as they are."""
+        n = self.network.layers[-1].n_out
+        return {"log_scale": jnp.zeros((), jnp.float32), "offsets": jnp.zeros(n, jnp.float32)}
+
+    def log_prior(self, params: Params) -> jax.Array:
+        """Log density of the prior, up to a constant."""
+        scaled = [jnp.ravel(params[name]) / sd for name, sd in _PRIOR_SD.items()]
+        return -jnp.sum(jnp.concatenate(scaled) ** 2) / 2
+
+    def prior_precision(self) -> Params:
+        """Diagonal of the prior's precision, shaped as the parameters."""
+        return {name: jnp.full_like(x, _PRIOR_SD[name] ** -2) for name, x in self.init().items()}
+
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
+        """Log-likelihood of one record ``{"x", "y"}``."""
+        return _log_shares(params, self._logits(record))[record["y"]]
+
+    def response(self, params: Params, record: Record) -> Response:
+        """The class of a record; the law's parameters are the logarithms of all shares."""
+        logits, y = self._logits(record), record["y"]
+        flat, unravel = ravel_pytree(params)
+
+        def logs(vector: jax.Array) -> jax.Array:
+            return _log_shares(unravel(vector), logits)
+
+        shares = jnp.exp(logs(flat))
+        others = jnp.eye(len(shares)) - shares
+        own = jnp.where(y >= 0, others[y.clip(0)], jnp.nan)
+        return Response(jax.jacfwd(logs)(flat), own, others, shares)
+
+    def rescaling(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
+        """Factor and shift of the network's ravelled weights by which its outputs become these."""
+        layers = self.network.layers
+        factors = [np.ones(layer.weights_shape) for layer in layers]
+        shifts = [np.zeros(layer.weights_shape) for layer in layers]
+        factors[-1] *= math.exp(params["log_scale"])
+        shifts[-1][:, -1] = params["offsets"] / layers[-1].gain  # weights of the constant input
+        factor, shift = (np.concatenate([x.ravel() for x in own]) for own in (factors, shifts))
+        return factor, shift
+
+    def _logits(self, record: Record) -> jax.Array:
+        """Outputs under each draw, (n_draws, n_outputs)."""
+        assert self.draws is not None
+        unravel = ravel_pytree(self.network.init())[1]
+        return jax.vmap(lambda draw: self.network.outputs(unravel(draw), record))(self.draws)
+
+
+def _log_shares(params: Params, logits: jax.Array) -> jax.Array:
+    """Logarithms of the classes' probabilities, averaged over draws, (n_classes,)."""
+    logits = jnp.exp(params["log_scale"]) * logits + params["offsets"]
+    if logits.shape[-1] == 1:
+        logits = jnp.concatenate([jnp.zeros_like(logits), logits], axis=-1)
+    return jax.nn.logsumexp(jax.nn.log_softmax(logits), axis=0) - math.log(len(logits))
