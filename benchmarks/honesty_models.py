@@ -27,7 +27,7 @@ COVERED, WORST = (0.85, 0.95), 0.80
 FITS = 40
 SOLVERS = ("vips", "dpvi", "na-dpvi", "sgld")
 GRADIENT = ("dpvi", "na-dpvi")
-PROGRAM_SETTINGS = ((500, 2.0), (3_000, 0.5), (3_000, 8.0), (30_000, 0.5), (30_000, 8.0))
+PROGRAM_SETTINGS = tuple((n, epsilon) for n in (500, 3_000, 30_000) for epsilon in (0.5, 2.0, 8.0))
 
 
 @dataclass(frozen=True)

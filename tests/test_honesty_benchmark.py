@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 from numpyro.diagnostics import effective_sample_size
+from scipy.special import expit
 
-from benchmarks import honesty, honesty_models
+from benchmarks import honesty, honesty_models, honesty_networks
 from skdpbayes.calibration import crps
 from skdpbayes.posteriors import DrawsPosterior, GaussianPosterior
 from skdpbayes.reference import logistic_gibbs
@@ -248,3 +249,25 @@ def test_program_prints_cells_of_models(tmp_path, capsys):
     assert cell["fits"] == 30 and cell["sites"]["probability"] == cell["covered"] >= 0.75
     honesty.main(["--cells", "bernoulli-0.02-5000-vips", "--seeds", "2", "--parameters", "delta=2"])
     assert "REFUSED bernoulli-0.02-5000-vips: delta" in capsys.readouterr().out
+
+
+def test_rows_of_network_tasks_have_the_classes_that_their_law_says():
+    for name, cell in honesty_networks.cells().items():
+        assert name.startswith("network-") and cell.solver in honesty_networks.SOLVERS
+    small = honesty_networks.Cell("rare", 200, 1.0, "dpvi")
+    X, y, X_test, y_test, logits = honesty_networks.simulate(small, 0)
+    assert X.shape == (200, 5) and len(y) == 200 and X_test.shape[0] == len(y_test) == len(logits)
+    rare = expit(logits[:, 1] - logits[:, 0])
+    assert y_test.mean() == pytest.approx(rare.mean(), abs=4 * (rare.mean() / len(rare)) ** 0.5)
+    assert 0.03 < rare.mean() < 0.06
+
+
+def test_program_prints_calibration_errors_of_networks(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("SKDPBAYES_DATA_HOME", raising=False)
+    path, name = tmp_path / "networks.json", "network-weak-500-2-dpvi"
+    names = [name, "network-pixels-50000-1-dpvi"]
+    given = ["--seeds", "1", "--json", str(path), "--parameters", "n_steps=20 delta=1e-5"]
+    honesty.main(["--cells", *names, *given])
+    assert "NONE network-pixels-50000-1-dpvi: " in capsys.readouterr().out
+    found = json.loads(path.read_text())["cells"][name]
+    assert found["excess"] > 0 and 0 < found["ece"] < 0.5 and found["fits"] == 1

@@ -73,7 +73,8 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         Probability with which each row enters a batch. None: a rate at which 2048 rows are
         expected.
     n_steps : int, default=None
-        Number of releases. None: 1000 with "dpvi", 2000 with "sgld".
+        Number of releases. None: 1000 with "dpvi", 2000 with "sgld". The last 2%, and at least 6,
+        calibrate the outputs (see Notes).
     learning_rate : float, default=None
         Step size: for "dpvi", in units of the prior; for "sgld", as in
         `DPBayesianLogisticRegression`.
@@ -103,8 +104,9 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        "sgld": R-hat and effective sample size of each weight. They raise no warning: hidden units
-        are exchangeable, so weights do not mix even if predictions do.
+        "output_scale" and "output_offsets", by which the last rounds multiplied and shifted the
+        outputs. "sgld": R-hat and effective sample size of each weight. They raise no warning:
+        hidden units are exchangeable, so weights do not mix even if predictions do.
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_
@@ -117,6 +119,10 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     Per-row gradients of dense layers are never formed: their norms and sum follow from each layer's
     inputs and from the gradient with respect to its outputs (Goodfellow 2015). A row with NaN or
     infinity contributes nothing.
+
+    The last rounds hold the weights and fit a scale and offsets of the outputs, so that
+    probabilities are calibrated (Platt 1999; Guo et al. 2017). There are none with
+    ``epsilon=float("inf")``, with fewer than 18 rounds, or where noise would hide the scale.
 
     Examples
     --------

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from cases import mapped, slow_but
+from jax.flatten_util import ravel_pytree
 
 from skdpbayes.mechanism.contributions import (
     Quadratic,
