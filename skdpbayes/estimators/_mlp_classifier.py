@@ -105,8 +105,9 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         "output_scale" and "output_offsets", by which the last rounds multiplied and shifted the
-        outputs. "sgld": R-hat and effective sample size of each weight. They raise no warning:
-        hidden units are exchangeable, so weights do not mix even if predictions do.
+        outputs, where there were such rounds. "sgld": R-hat and effective sample size of each
+        weight. They raise no warning: hidden units are exchangeable, so weights do not mix even if
+        predictions do.
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_

@@ -342,7 +342,7 @@ def windows_of_chain(
         if stop - start == length and (needed == width).all():
             noise = values.reshape(length, width)
         else:
-            noise = np.full((length, width), undrawn(values.dtype))
+            noise = np.full((length, width), undrawn(values.dtype), values.dtype)
             noise[: stop - start][np.arange(width) < needed[:, None]] = values
         yield Window(start, stop, noise)
 

@@ -69,7 +69,7 @@ _TURNS = (0.0, 0.02, 0.06, 0.15)  # and the last round: releases of curvature, a
 _TURN_SHARES = (0.01, 0.02, 0.03, 0.04, 0.08)  # of its budget
 _MOST_HIDDEN, _LEAST_CHAIN = 0.1, 400  # for such chains: `moments_edge`, and rounds
 _LAST, _LEAST_LAST = 0.02, 6  # share and number of rounds that calibrate outputs of networks
-_LEAST_INFORMED = 0.05  # information of a record about outputs, over the noise: see `recalibrated`
+_HIDDEN, _OUTPUTS_CLIP = 0.05, 1.0  # see `recalibrated`; clipping norm of their scores
 _RATE = 0.05  # of Adam, for the parameters of amortised guides
 
 
@@ -504,23 +504,24 @@ def plan_guided(
 def recalibrated(plan: PlanFunction) -> PlanFunction:
     """Plan of a network whose last rounds find the scale and the offsets of its outputs.
 
-    Where noise would hide these, or without noise, all rounds are on the weights: if a record has
-    information `_LEAST_INFORMED`, their noise must be below that of the prior.
+    Where noise would hide these, or without noise, all rounds are on the weights: the noise of the
+    averaged score must be below `_HIDDEN` for each row.
     """
 
     def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Planned:
         found = plan(settings, model, bounds, n)
         spec = found.spec
         last = max(_LEAST_LAST, round(_LAST * spec.n_steps))
-        rate, clip = spec.sampling_rate, 1.0
-        n_guess = n if n is not None else 2**11 / rate
-        noise = spec.steps[-1].noise_multiplier * settings.longest(clip) / rate / last**0.5
-        hidden = noise > _LEAST_INFORMED * n_guess
-        if not settings.private or hidden or spec.n_steps < 3 * last:
+        if not settings.private or settings.n_chains > 1 or spec.n_steps < 3 * last:
             return found
-        outputs = NADPVI(np.float32(clip), np.float32(CURVATURE_RATIO))
-        first = np.int32(spec.n_steps - last)
-        return found._replace(solver=Recalibrated(found.solver, outputs, first))
+        records = n or settings.schedule((0, 2**11), ())[1] / spec.sampling_rate
+        noise = spec.steps[-1].noise_multiplier * settings.longest(_OUTPUTS_CLIP) / last**0.5
+        if noise / spec.sampling_rate > _HIDDEN * records * settings.most_rows:
+            return found
+        outputs = NADPVI(np.float32(_OUTPUTS_CLIP), np.float32(CURVATURE_RATIO * _OUTPUTS_CLIP**2))
+        return found._replace(
+            solver=Recalibrated(found.solver, outputs, np.int32(spec.n_steps - last))
+        )
 
     return planned
 

@@ -32,6 +32,7 @@ from skdpbayes.solvers.base import GradientSolver, Point, Query, Round, Scales, 
 from skdpbayes.solvers.na_dpvi import NADPVI, TraceState
 
 _DRAWS = 10  # of the weights, in each round
+_KINDS = 2  # of round on the outputs: scores and curvatures
 
 
 class WeightSolver(GradientSolver[Classifier, Any], Protocol):
@@ -90,9 +91,8 @@ class Recalibrated:
             n_steps=mechanism.n_steps - self.first,
             ends=jnp.maximum(mechanism.ends - self.first, 0),
         )
-        kinds = len(self.outputs.rounds(Outputs(model), late))
         return (
-            *(self._of_outputs(i, model, late) for i in range(kinds)),
+            *(self._of_outputs(i, model, late) for i in range(_KINDS)),
             *map(_of_weights, self.solver.rounds(model, early)),
         )
 
@@ -127,8 +127,7 @@ class Recalibrated:
 
     def which(self, step: jax.Array) -> jax.Array:
         """Index of the kind of round; both kinds of the outputs come first."""
-        kinds = 2  # the scores and the curvatures of `outputs`
-        kind = kinds + self.solver.which(step)
+        kind = _KINDS + self.solver.which(step)
         return jnp.where(step < self.first, kind, self.outputs.which(step - self.first)).astype(
             jnp.int32
         )

@@ -279,6 +279,17 @@ def test_each_step_has_a_lane_of_the_cipher(step):
     np.testing.assert_array_equal(drawn, integer_noise(words, 4)[:100])
 
 
+@pytest.mark.parametrize("numerics", ["fast", "secure"])
+def test_noise_of_all_windows_has_one_type(numerics, monkeypatch):
+    """Programs would be compiled for each type."""
+    monkeypatch.setattr(draws, "_MOST_NOISE", 50)
+    spec, sizes = spec_of(1.0, 30, numerics=numerics), np.array([10] * 20 + [7] * 10)
+    windows = list(draws_of_chain(KEY, OTHER, spec, sizes, [0, 3], 64))
+    assert len(windows) > 2
+    wanted = np.float32 if numerics == "fast" else np.int64
+    assert {window.noise.dtype for window in windows} == {np.dtype(wanted)}
+
+
 def test_steps_that_are_sampled_together_are_of_one_window():
     sampler = Sampler(KEY, 0.5, 1000)
     sampler.sample(sampler.window, sampler.window, 0, 1000)

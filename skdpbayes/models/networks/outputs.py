@@ -26,6 +26,7 @@ from skdpbayes.models.protocols import Params, Record, Response
 if TYPE_CHECKING:
     from skdpbayes.models.networks.perceptron import Classifier
 
+_TINY = 1e-30
 _PRIOR_SD = {"log_scale": 1.0, "offsets": 0.5}
 
 
@@ -64,21 +65,26 @@ class Outputs:
         return {name: jnp.full_like(x, _PRIOR_SD[name] ** -2) for name, x in self.init().items()}
 
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:
-        """Log-likelihood of one record ``{"x", "y"}``."""
-        return _log_shares(params, self._logits(record))[record["y"]]
+        """Log-likelihood of one record ``{"x", "y"}``; zero for a class below zero."""
+        logits = _of_classes(_scaled(params, self._logits(record)) + params["offsets"])
+        logs = jax.nn.logsumexp(jax.nn.log_softmax(logits), axis=0) - math.log(len(logits))
+        return jnp.where(record["y"] >= 0, logs[record["y"].clip(0)], 0)
 
     def response(self, params: Params, record: Record) -> Response:
         """The class of a record; the law's parameters are the logarithms of all shares."""
-        logits, y = self._logits(record), record["y"]
-        flat, unravel = ravel_pytree(params)
-
-        def logs(vector: jax.Array) -> jax.Array:
-            return _log_shares(unravel(vector), logits)
-
-        shares = jnp.exp(logs(flat))
+        scaled = _scaled(params, self._logits(record))
+        logits = _of_classes(scaled + params["offsets"])
+        own_shares = jax.nn.softmax(logits)  # of each draw
+        shares, y = own_shares.mean(axis=0), record["y"]
+        # Slopes of the shares, then of their logarithms.
+        centred = _of_classes(scaled)
+        centred -= jnp.sum(own_shares * centred, axis=1, keepdims=True)
+        in_scale = jnp.mean(own_shares * centred, axis=0)
+        in_offsets = jnp.diag(shares) - own_shares.T @ own_shares / len(logits)
+        slope = jnp.concatenate([in_scale[:, None], in_offsets[:, -scaled.shape[1] :]], axis=1)
         others = jnp.eye(len(shares)) - shares
         own = jnp.where(y >= 0, others[y.clip(0)], jnp.nan)
-        return Response(jax.jacfwd(logs)(flat), own, others, shares)
+        return Response(slope / jnp.maximum(shares, _TINY)[:, None], own, others, shares)
 
     def rescaling(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
         """Factor and shift of the network's ravelled weights by which its outputs become these."""
@@ -97,9 +103,12 @@ class Outputs:
         return jax.vmap(lambda draw: self.network.outputs(unravel(draw), record))(self.draws)
 
 
-def _log_shares(params: Params, logits: jax.Array) -> jax.Array:
-    """Logarithms of the classes' probabilities, averaged over draws, (n_classes,)."""
-    logits = jnp.exp(params["log_scale"]) * logits + params["offsets"]
-    if logits.shape[-1] == 1:
-        logits = jnp.concatenate([jnp.zeros_like(logits), logits], axis=-1)
-    return jax.nn.logsumexp(jax.nn.log_softmax(logits), axis=0) - math.log(len(logits))
+def _scaled(params: Params, logits: jax.Array) -> jax.Array:
+    return jnp.exp(params["log_scale"]) * logits
+
+
+def _of_classes(logits: jax.Array) -> jax.Array:
+    """Logits of all classes: of two, the first has zero."""
+    if logits.shape[-1] > 1:
+        return logits
+    return jnp.concatenate([jnp.zeros_like(logits), logits], axis=-1)
