@@ -266,7 +266,7 @@ def test_program_prints_calibration_errors_of_networks(tmp_path, capsys, monkeyp
     monkeypatch.delenv("SKDPBAYES_DATA_HOME", raising=False)
     path, name = tmp_path / "networks.json", "network-weak-500-2-dpvi"
     names = [name, "network-pixels-50000-1-dpvi"]
-    given = ["--seeds", "1", "--json", str(path), "--parameters", "n_steps=20 delta=1e-5"]
+    given = ["--seeds", "1", "--json", str(path), "--parameters", "n_steps=10 delta=1e-5"]
     honesty.main(["--cells", *names, *given])
     assert "NONE network-pixels-50000-1-dpvi: " in capsys.readouterr().out
     found = json.loads(path.read_text())["cells"][name]
