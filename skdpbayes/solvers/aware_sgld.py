@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +110,6 @@ class AwareSGLD:
     step_size: Number
     friction: Number = 1.0
     sampler: str = field(default="sgld", metadata={"static": True})
-    clip_fraction: ClassVar[None] = None
 
     def init(self, model: Model, key: jax.Array) -> AwareState:
         """The chain at rest, at the model's starting point."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import (
     Any,
-    ClassVar,
     Generic,
     NamedTuple,
     Protocol,
@@ -98,10 +97,6 @@ class GradientSolver(Solver[ModelT, State], Protocol[ModelT, State]):
     def clipping_norm(self) -> Number:
         """Clipping norm of a score, over the model's `score_unit`."""
 
-    @property
-    def clip_fraction(self) -> Number | None:
-        """Target fraction of clipped scores; None: the clipping norm is fixed."""
-
 
 @contextmanager
 def arithmetic() -> Iterator[None]:
@@ -123,9 +118,7 @@ class HasPrograms(Protocol[ModelT, StateT]):
 
 
 class OneKindOfRound:
-    """Part of solvers whose rounds are all alike, and whose clipping norms are fixed."""
-
-    clip_fraction: ClassVar[None] = None
+    """Part of solvers whose rounds are all alike."""
 
     def which(self, step: jax.Array) -> jax.Array:
         """Zero, the index of the only kind of round."""
@@ -136,7 +129,6 @@ class OneKindAfterOpenings:
     """Part of solvers that take a model's openings, once each, and then rounds that are alike."""
 
     n_openings: Number
-    clip_fraction: ClassVar[None] = None
 
     def which(self, step: jax.Array) -> jax.Array:
         """Index of the kind of round: each opening once, then the repeated round."""

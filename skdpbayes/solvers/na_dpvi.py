@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,7 +148,6 @@ class NADPVI:
     curvature_every: Number = 10
     simulated: NormalRows | None = None
     logit_shrinkage: Number = 0.0
-    clip_fraction: ClassVar[None] = None
 
     def init(self, model: Model, key: jax.Array) -> TraceState:
         """The prior."""

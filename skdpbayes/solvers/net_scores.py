@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,6 @@ class NetScores:
     n_rounds: Number
     least_weight: Number
     clipping_norm: Number
-    clip_fraction: ClassVar[None] = None
 
     def init(self, model: SigmoidBeliefNet, key: jax.Array) -> NetState:
         """State before any release."""

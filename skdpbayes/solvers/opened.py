@@ -72,11 +72,6 @@ class Opened:
         """Clipping norm of the inner solver."""
         return self.solver.clipping_norm
 
-    @property
-    def clip_fraction(self) -> Number | None:
-        """Target fraction of clipped scores of the inner solver."""
-        return self.solver.clip_fraction
-
     def init(self, model: OpenedModel, key: jax.Array) -> OpenedState:
         """State before any release."""
         params = model.init()

@@ -71,11 +71,6 @@ class Recalibrated:
         """Clipping norm of the scores of the weights."""
         return self.solver.clipping_norm
 
-    @property
-    def clip_fraction(self) -> Number | None:
-        """Target fraction of clipped scores of the weights."""
-        return self.solver.clip_fraction
-
     def init(self, model: Classifier, key: jax.Array) -> RecalibratedState:
         """State before any release."""
         return RecalibratedState(

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +123,6 @@ class LogisticVIPS:
     curvature_norm: Number
     n_records: Number
     intercept: bool = field(metadata={"static": True})
-    clip_fraction: ClassVar[None] = None
 
     def init(self, model: LogisticRegression, key: jax.Array) -> Statistics:
         """State before any release."""
