@@ -17,50 +17,43 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax
 
-from benchmarks import _log
+from benchmarks import _log, _mnist, dp_sgld
 
 FITS = 5
 TEST_ROWS = 20_000
 MOST = 0.02  # expected calibration error
-SOLVERS: dict[str, dict[str, str]] = {
-    "dpvi": {"solver": "dpvi"},
-    "point": {"solver": "dpvi", "guide": "point"},
-    "sgld": {"solver": "sgld"},
-    "sghmc": {"solver": "sgld", "sampler": "sghmc"},
-}
 
 
-class Logits:
-    """Laws of classes: from rows of standard normal columns to the logits of all classes."""
+# From rows of standard normal columns to the logits of all classes.
 
-    @staticmethod
-    def product(X: np.ndarray) -> np.ndarray:
-        """Two classes, by the product of two columns."""
-        return np.stack([np.zeros(len(X)), 3 * X[:, 0] * X[:, 1]], axis=1)
 
-    @staticmethod
-    def teacher(X: np.ndarray) -> np.ndarray:
-        """Four classes of a network with twenty hidden units."""
-        rng = np.random.default_rng(0)
-        first = rng.normal(size=(10, 20)) * 1.5 / 10**0.5
-        return np.tanh(X @ first) @ (rng.normal(size=(20, 4)) * 3 / 20**0.5)
+def _product(X: np.ndarray) -> np.ndarray:
+    """Two classes, by the product of two columns."""
+    return np.stack([np.zeros(len(X)), 3 * X[:, 0] * X[:, 1]], axis=1)
 
-    @staticmethod
-    def weak(X: np.ndarray) -> np.ndarray:
-        """Three classes of which columns say little."""
-        return 0.3 * X @ np.random.default_rng(1).normal(size=(10, 3))
 
-    @staticmethod
-    def rare(X: np.ndarray) -> np.ndarray:
-        """Two classes, one of a row in 25."""
-        return np.stack([np.zeros(len(X)), -4.5 + 1.5 * X[:, 0] + X[:, 1] * X[:, 2]], axis=1)
+def _teacher(X: np.ndarray) -> np.ndarray:
+    """Four classes of a network with twenty hidden units."""
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=(10, 20)) * 1.5 / 10**0.5
+    return np.tanh(X @ first) @ (rng.normal(size=(20, 4)) * 3 / 20**0.5)
+
+
+def _weak(X: np.ndarray) -> np.ndarray:
+    """Three classes of which columns say little."""
+    return 0.3 * X @ np.random.default_rng(1).normal(size=(10, 3))
+
+
+def _rare(X: np.ndarray) -> np.ndarray:
+    """Two classes, one of a row in 25."""
+    return np.stack([np.zeros(len(X)), -4.5 + 1.5 * X[:, 0] + X[:, 1] * X[:, 2]], axis=1)
 
 
 TASKS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], int]] = {
-    "product": (Logits.product, 2),
-    "teacher": (Logits.teacher, 10),
-    "weak": (Logits.weak, 10),
-    "rare": (Logits.rare, 5),
+    "product": (_product, 2),
+    "teacher": (_teacher, 10),
+    "weak": (_weak, 10),
+    "rare": (_rare, 5),
 }
 
 
@@ -104,7 +97,6 @@ def simulate(cell: Cell, seed: int) -> tuple[np.ndarray, ...]:
 def fit(cell: Cell, seed: int, parameters: dict[str, Any]) -> dict[str, float]:
     """Figures of one fit."""
     from skdpbayes import DPBayesianMLPClassifier
-    from skdpbayes.calibration import calibration_error
 
     own: dict[str, Any] = {"hidden_layer_sizes": (20,), "activation": "tanh"}
     best = None
@@ -113,8 +105,6 @@ def fit(cell: Cell, seed: int, parameters: dict[str, Any]) -> dict[str, float]:
         best = -log_softmax(logits, axis=1)[np.arange(len(y_test)), y_test].mean()
         own["classes"] = range(logits.shape[1])
     else:
-        from benchmarks import _mnist, dp_sgld
-
         train, y, test, y_test = _mnist.load(holdout=True)
         name = "784-100-10" if cell.task == "pixels" else "convolutional"
         X, X_test = (dp_sgld.features(name, x) for x in (train, test))
@@ -123,20 +113,16 @@ def fit(cell: Cell, seed: int, parameters: dict[str, Any]) -> dict[str, float]:
         epsilon=cell.epsilon,
         numerics="fast",
         random_state=seed,
-        **{**own, **SOLVERS[cell.solver], **parameters},
+        **{**own, **dp_sgld.SOLVERS[cell.solver], **parameters},
     )
     start = time.perf_counter()
     model.fit(X, y)
     seconds = time.perf_counter() - start
     proba = model.predict_proba(X_test)
-    likelihood = np.maximum(proba[np.arange(len(y_test)), y_test], 1e-30)
-    loss = -np.log(likelihood).mean()
-    right = proba.argmax(axis=1) == y_test
+    found = dp_sgld.scores(proba, y_test)
     return {
-        "accuracy": float(right.mean()),
-        "loss": float(loss),
-        "excess": float("nan" if best is None else loss - best),
-        "ece": calibration_error(right, proba.max(axis=1), n_bins=15),
+        **found,
+        "excess": float("nan") if best is None else found["loss"] - float(best),
         "confidence": float(proba.max(axis=1).mean()),
         "seconds": seconds,
     }
@@ -165,10 +151,10 @@ def run(
     names: Sequence[str], seeds: int | None, parameters: dict[str, Any]
 ) -> dict[str, dict[str, float] | str]:
     """Mean figures of cells, printed as they come, or why there are none."""
-    results: dict[str, dict[str, float] | str] = {}
+    known, results = cells(), dict[str, dict[str, float] | str]()
     print("  ".join(HEADER), flush=True)
     for name in names:
-        cell = cells()[name]
+        cell = known[name]
         fits = seeds or (FITS if cell.task in TASKS else 1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of chains and of the default delta

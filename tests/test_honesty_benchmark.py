@@ -10,7 +10,7 @@ import pytest
 from numpyro.diagnostics import effective_sample_size
 from scipy.special import expit
 
-from benchmarks import honesty, honesty_models, honesty_networks
+from benchmarks import dp_sgld, honesty, honesty_models, honesty_networks
 from skdpbayes.calibration import crps
 from skdpbayes.posteriors import DrawsPosterior, GaussianPosterior
 from skdpbayes.reference import logistic_gibbs
@@ -253,7 +253,7 @@ def test_program_prints_cells_of_models(tmp_path, capsys):
 
 def test_rows_of_network_tasks_have_the_classes_that_their_law_says():
     for name, cell in honesty_networks.cells().items():
-        assert name.startswith("network-") and cell.solver in honesty_networks.SOLVERS
+        assert name.startswith("network-") and cell.solver in dp_sgld.SOLVERS
     small = honesty_networks.Cell("rare", 200, 1.0, "dpvi")
     X, y, X_test, y_test, logits = honesty_networks.simulate(small, 0)
     assert X.shape == (200, 5) and len(y) == 200 and X_test.shape[0] == len(y_test) == len(logits)

@@ -86,8 +86,7 @@ class Opened:
             after = mechanism.n_steps
             if self.second_look is not None:
                 after = jnp.where(step < self.second_look, self.second_look, after)
-            ends = jnp.maximum(mechanism.ends - first, 0)
-            return mechanism._replace(n_steps=after - first, ends=ends)
+            return mechanism.between(first, after)
 
         def begun(state: OpenedState, params: Params, key: jax.Array) -> OpenedState:
             del state

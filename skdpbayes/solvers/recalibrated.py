@@ -81,11 +81,8 @@ class Recalibrated:
         self, model: Classifier, mechanism: Mechanism
     ) -> tuple[Round[RecalibratedState], ...]:
         """The rounds on the outputs, then those on the weights."""
-        early = mechanism._replace(n_steps=self.first, ends=jnp.minimum(mechanism.ends, self.first))
-        late = mechanism._replace(
-            n_steps=mechanism.n_steps - self.first,
-            ends=jnp.maximum(mechanism.ends - self.first, 0),
-        )
+        early = mechanism.between(0, self.first)
+        late = mechanism.between(self.first, mechanism.n_steps)
         return (
             *(self._of_outputs(i, model, late) for i in range(_KINDS)),
             *map(_of_weights, self.solver.rounds(model, early)),
