@@ -20,6 +20,7 @@ _LOWEST, _HIGHEST = -8, 13  # range of the histogram, in binary logarithms
 _CLEAR = 0.3  # noise of a mean square of one, up to which correlations are taken
 _DOUBT = 2.0  # standard deviations of the noise below which the size of an entry is noise
 _LEAST = 1e-6  # mean square of an entry, where there is hardly any noise
+_FARTHEST = 100.0  # by which a mean square may be below what noise hides
 
 
 @jax.tree_util.register_dataclass
@@ -115,7 +116,8 @@ class WithScoreUnit:
             if not self.looks_again:
                 return unit
             shares, squares, noise = sums["shares"], sums["squares"], scales["squares"]
-            found = (axes_of if self._whitened else scales_of)(shares, squares, noise)
+            foreseen = self.model.foreseen_shares(unravel(params["start"]))
+            found = (axes_of if self._whitened else scales_of)(shares, squares, noise, foreseen)
             axes = jnp.where(params["arrived"], found, self._identity(params["start"]))
             return {**params, **unit, "axes": axes, "arrived": jnp.bool_(True)}
 
@@ -138,10 +140,13 @@ class WithScoreUnit:
         return jnp.eye(like.size, dtype=like.dtype) if self._whitened else jnp.ones_like(like)
 
 
-def scales_of(shares: jax.Array, squares: jax.Array, noise: jax.Array) -> jax.Array:
+def scales_of(
+    shares: jax.Array, squares: jax.Array, noise: jax.Array, foreseen: jax.Array
+) -> jax.Array:
     """Scales at which the entries of scores have about one mean square.
 
-    A score times the scales has the norm that it had, in the mean square.
+    A score times the scales has the norm that it had, in the mean square. Entries that hide in the
+    noise have what is foreseen, if that hides, too.
 
     Parameters
     ----------
@@ -149,20 +154,27 @@ def scales_of(shares: jax.Array, squares: jax.Array, noise: jax.Array) -> jax.Ar
         Noisy sums, over records, of the sizes of entries over the norm, and of their squares.
     noise : float
         Standard deviation of the noise.
+    foreseen : array of shape (P,)
+        Mean squares that made-up records have; zero where nothing is foreseen.
     """
-    shares, squares, noise = double((shares, squares, noise))
+    shares, squares, noise, foreseen = double((shares, squares, noise, foreseen))
     doubt, n = _DOUBT * noise, _counted(squares)
+    hidden = doubt**2 / n
+    least = jnp.where(foreseen > 0, jnp.clip(foreseen * n, hidden / _FARTHEST, hidden), hidden)
     # The mean square is at least the square of the mean, which noise hides less.
-    known = jnp.maximum(jnp.maximum(shares, doubt) ** 2 / n, squares - doubt)
+    mean = jnp.where(shares > doubt, shares, 0) ** 2 / n
+    known = jnp.maximum(jnp.maximum(mean, squares - doubt), least)
     return single(jnp.sqrt(n / len(known) / jnp.maximum(known, _LEAST * n)))
 
 
-def axes_of(shares: jax.Array, moments: jax.Array, noise: jax.Array) -> jax.Array:
+def axes_of(
+    shares: jax.Array, moments: jax.Array, noise: jax.Array, foreseen: jax.Array
+) -> jax.Array:
     """Axes in which entries of scores have one mean square, and are uncorrelated, (P, P).
 
     Parameters
     ----------
-    shares : array of shape (P,)
+    shares, foreseen : arrays of shape (P,)
         As in `scales_of`.
     moments : array of size P^2
         Noisy sum of the second moments of entries over the norm.
@@ -170,7 +182,7 @@ def axes_of(shares: jax.Array, moments: jax.Array, noise: jax.Array) -> jax.Arra
     """
     p = len(shares)
     moments = moments.reshape(p, p)
-    scales = double(scales_of(shares, jnp.diag(moments), noise))
+    scales = double(scales_of(shares, jnp.diag(moments), noise, foreseen))
     moments, noise = double((moments, noise))
     # Of entries that hide in the noise, no correlation is known.
     unit = p / _counted(jnp.diag(moments))

@@ -8,9 +8,18 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from cases import CASES, ENTRIES, EVERY_FIT, Case, public_estimators, solvers_of
+from cases import CASES, ENTRIES, EVERY_FIT, N, Case, public_estimators, slow_but, solvers_of
+from sklearn.model_selection import GridSearchCV
 
-from skdpbayes import DPSigmoidBeliefNet
+from skdpbayes import (
+    DPBayesianLogisticRegression,
+    DPBetaBernoulli,
+    DPDirichletCategorical,
+    DPGammaExponential,
+    DPGaussianMixture,
+    DPLatentDirichletAllocation,
+    DPSigmoidBeliefNet,
+)
 from skdpbayes.models.score_unit import WithScoreUnit
 from skdpbayes.privacy import compose
 
@@ -93,3 +102,32 @@ def test_a_pair_that_does_not_work_is_refused_by_name(entry, solver):
     with pytest.raises(ValueError, match=f"solver.*'{solver}'") as error:
         entry.cls(solver=solver, **entry.parameters).fit(X, y)
     assert all(repr(one) in str(error.value) for one in works)
+
+
+UNDER_ALL_SOLVERS = (
+    DPBayesianLogisticRegression,
+    DPGaussianMixture,
+    DPBetaBernoulli,
+    DPDirichletCategorical,
+    DPGammaExponential,
+    DPLatentDirichletAllocation,
+    DPSigmoidBeliefNet,
+)
+
+
+@pytest.mark.filterwarnings("ignore:The chains have not mixed")  # nor could they in 20 steps
+@pytest.mark.parametrize("cls", slow_but(UNDER_ALL_SOLVERS, DPBetaBernoulli, DPSigmoidBeliefNet))
+def test_a_grid_search_runs_over_the_four_solvers(cls):
+    cases = [case for case in CASES if case.cls is cls and not case.entry.only]
+    assert {case.solver for case in cases} == {"dpvi", "na-dpvi", "sgld", "vips"}
+    candidates = [
+        {name: [value] for name, value in {"solver": case.solver, **case.quick}.items()}
+        for case in cases
+    ]
+    model = cls(**cases[0].entry.parameters, n_posterior_samples=20, random_state=0)
+    rows = np.arange(N)  # as in the fits above, whose programs are compiled
+    search = GridSearchCV(model, candidates, cv=[(rows, rows[:50])], error_score="raise")
+    found = search.fit(*cases[0].data()).cv_results_
+    assert [own["solver"] for own in found["params"]] == [case.solver for case in cases]
+    assert np.isfinite(found["mean_test_score"]).all()
+    assert search.best_estimator_.solver == found["params"][search.best_index_]["solver"]

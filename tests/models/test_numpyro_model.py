@@ -220,13 +220,17 @@ def test_scales_give_entries_of_scores_one_mean_square():
     scores[:, 3] *= rng.uniform(size=10_000) < 0.1  # a rare column
     shares = np.abs(scores) / np.linalg.norm(scores, axis=1, keepdims=True)
     sums, square = (shares.sum(axis=0), (shares**2).sum(axis=0)), (shares**2).mean(axis=0)
-    np.testing.assert_allclose(np.asarray(scales_of(*sums, 1e-3)) ** 2 * square, 0.25, rtol=1e-3)
-    # With noise, an entry that hides in it counts as two standard deviations of it.
-    noisy = np.asarray(scales_of(*sums, 300.0))[[0, 2]] * 2
-    np.testing.assert_allclose(noisy, [square[0] ** -0.5, 1 / 0.06], rtol=0.1)
+    unknown, told = np.zeros(4), np.array([1e-4, 1e-4, 4e-4, 0.0])
+    clear = np.asarray(scales_of(*sums, 1e-3, told))
+    np.testing.assert_allclose(clear**2 * square, 0.25, rtol=1e-3)
+    # With noise, an entry that hides in it counts as two standard deviations of it, or has the
+    # size that is foreseen, if that hides in it.
+    for foreseen, size in (unknown, 0.06), (told, 0.02), (100 * told, 0.06), (told / 1e4, 0.006):
+        noisy = np.asarray(scales_of(*sums, 300.0, foreseen))[[0, 2]] * 2
+        np.testing.assert_allclose(noisy, [square[0] ** -0.5, 1 / size], rtol=0.1)
     nothing = np.array([100.0, 0.0])  # of the second entry, without noise
-    assert np.isfinite(scales_of(nothing, nothing, 0.0)).all()
-    hidden = [scales_of(*rng.normal(0, 300.0, (2, 4)), 300.0) for _ in range(20)]
+    assert np.isfinite(scales_of(nothing, nothing, 0.0, unknown[:2])).all()
+    hidden = [scales_of(*rng.normal(0, 300.0, (2, 4)), 300.0, unknown) for _ in range(20)]
     assert np.isfinite(hidden).all() and np.median(np.ptp(np.log(hidden), axis=1)) < 0.1
 
 
@@ -236,7 +240,7 @@ def test_axes_give_entries_one_mean_square_and_no_correlation():
     scores = columns * [1.0, 1.0, 0.2, 0.01]
     shares = scores / np.linalg.norm(scores, axis=1, keepdims=True)
     moments = shares.T @ shares
-    in_double = jax.jit(axes_of)
+    in_double = jax.jit(lambda *sums: axes_of(*sums, np.zeros(4)))
     with jax.enable_x64(True):
         exact = np.asarray(in_double(np.abs(shares).sum(axis=0), moments, 1e-6), float)
         np.testing.assert_allclose(exact.T @ moments @ exact / 10_000, np.eye(4) / 4, atol=1e-3)
@@ -248,6 +252,26 @@ def test_axes_give_entries_one_mean_square_and_no_correlation():
         assert np.linalg.cond(found) < 40 < 1000 < np.linalg.cond(moments)
         hidden = in_double(rng.normal(0, 300.0, 4), rng.normal(0, 300.0, (4, 4)), 300.0)
     assert np.isfinite(hidden).all()
+
+
+def test_made_up_records_foresee_that_they_tell_little_of_a_dispersion():
+    model = model_of(counts)
+    at, unravel = flat_start(model)
+    foreseen = model.foreseen_shares(unravel(at))
+    assert foreseen.sum() == pytest.approx(1, abs=1e-5)
+    sizes = unravel(foreseen)
+    assert 0 < sizes["concentration"] < 0.05 * sizes["intercept"]
+    assert (sizes["weights"] > 0.05 * sizes["intercept"]).all()
+
+
+def counts(x, y=None):
+    """Negative binomial regression."""
+    intercept = numpyro.sample("intercept", dist.Normal(0, 2))
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    concentration = numpyro.sample("concentration", dist.LogNormal(1, 0.5))
+    with numpyro.plate("records", len(x)):
+        law = dist.NegativeBinomial2(jnp.exp(intercept + x @ weights), concentration)
+        numpyro.sample("y", law, obs=y)
 
 
 @pytest.mark.parametrize("whitened", [False, True])

@@ -159,6 +159,15 @@ class ProgramLikelihood(ABC):
             return typical_moments(self.response(params, record))
         return Quadratic(jnp.ones((1, 1), jnp.float32), self._score(params, record))
 
+    def foreseen_shares(self, params: Params) -> jax.Array:
+        """Mean squares of the entries of scores over their norm, of made-up records, (P,).
+
+        Zero where nothing is foreseen.
+        """
+        if not self.one_response:
+            return jnp.zeros_like(ravel_pytree(params)[0])
+        return _shares(self, params)
+
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses, if these are few or censored.
 
@@ -329,6 +338,15 @@ def _typical_length(model, params):
     records = model.program.made_up()
     each = jax.vmap(lambda record: typical_length(model.response(params, record)))(records)
     return jnp.mean(jnp.log(each))
+
+
+@jax.jit
+def _shares(model, params):
+    """Mean squares of the entries of typical scores of made-up records, over those of the norm."""
+    records = model.program.made_up(normal=True)
+    moments = jax.vmap(lambda record: typical_sizes(model.response(params, record)) ** 2)(records)
+    moments /= jnp.sum(moments, axis=1, keepdims=True)
+    return jnp.nan_to_num(jnp.nanmean(moments, axis=0))
 
 
 def coordinates(model: NumPyroModel, values: Mapping[str, Any], key):

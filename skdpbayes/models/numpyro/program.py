@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -180,11 +181,15 @@ class Program:
             for name, shape, dtype in self.fields
         }
 
-    def made_up(self, n: int = 8) -> dict[str, Any]:
-        """Batch of `n` public records: small positive numbers in float fields, zero in others."""
+    def made_up(self, n: int = 8, *, normal: bool = False) -> dict[str, Any]:
+        """Batch of `n` public records: numbers in float fields, zero in others.
+
+        Numbers are small and positive, or standard normal.
+        """
         rng = np.random.default_rng(0)
+        draw = rng.standard_normal if normal else partial(rng.uniform, 0, 0.2)
         return {
-            name: rng.uniform(0, 0.2 * (dtype == "float32"), (n, *shape)).astype(dtype)
+            name: (draw(size=(n, *shape)) * (dtype == "float32")).astype(dtype)
             for name, shape, dtype in self.fields
         }
 
