@@ -28,7 +28,7 @@ class Fair(NamedTuple):
     score: jax.Array  # (P,)
     weight: jax.Array  # of a score that is not clipped
     curvature: Contribution  # (P, P): expected slope of the score
-    ratio: jax.Array  # of the score's covariance to its curvature
+    variances: jax.Array  # of the score's entries, (P,)
 
 
 def knows_responses(model: object) -> TypeGuard[HasResponse]:
@@ -96,5 +96,5 @@ def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Arr
     score = room * (jnp.minimum(weight, norm / length(own)) * own - mean)
     second = (others * (shares * kept)[:, None]).T @ others
     spread = (others * (shares * kept**2)[:, None]).T @ others - jnp.outer(mean, mean)
-    ratio = room * jnp.sum(spread * gram) / jnp.maximum(jnp.sum(second * gram), _TINY)
-    return Fair(score @ slope, room * weight, information(room * second, slope), ratio)
+    variances = jnp.maximum(room**2 * jnp.sum((spread @ slope) * slope, axis=0), 0)
+    return Fair(score @ slope, room * weight, information(room * second, slope), variances)

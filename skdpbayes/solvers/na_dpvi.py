@@ -53,6 +53,7 @@ from skdpbayes.models.base import (
     double,
     flat_start,
     parameter_blocks,
+    prior_axes,
     prior_matrix,
     score_scale,
     score_unit,
@@ -483,7 +484,8 @@ def _asked(model: Model, state: TraceState) -> jax.Array:
 def _estimated(model: Model, state: TraceState) -> jax.Array:
     """Curvature of the reported covariance."""
     h = _denoised(estimated_curvature, model, state.known)
-    if knows_responses(model):  # of other models columns or coordinates are alike
+    # Of other models columns are alike, or coordinates were found in which parameters are.
+    if knows_responses(model) and prior_axes(model) is None:
         h = _without_doubtful(h, state.known)
     return _positive(model, h)
 

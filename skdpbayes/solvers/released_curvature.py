@@ -160,13 +160,13 @@ def curvature_query(model: Model, params: Params, clip: jax.Array, several_rows:
     def one(record: Record) -> Mapping[str, Contribution]:
         if knows_responses(model):
             fair = fair_score(model, params, record, clip)
-            weighted, ratio = fair.curvature, fair.ratio
+            weighted, variances = fair.curvature, fair.variances
         else:
             own = like_vector(params, record)
-            ratio = unbiased_weight(model, own, record, clip)
-            weighted = scaled(curvature(model, own, record), ratio)
-        variances = with_sum(ratio * _diagonal(weighted)) / _ROOT_2
-        sums = {"curvature": weighted, "variances": variances}
+            weight = unbiased_weight(model, own, record, clip)
+            weighted = scaled(curvature(model, own, record), weight)
+            variances = weight * _diagonal(weighted)
+        sums = {"curvature": weighted, "variances": with_sum(variances) / _ROOT_2}
         if not several_rows:
             return sums
         norm = contribution_norm(weighted)

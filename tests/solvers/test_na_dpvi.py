@@ -1,5 +1,6 @@
 """Noise-aware inference: exact without noise, honest with it, and a function of its releases."""
 
+import dataclasses
 from itertools import pairwise
 
 import jax
@@ -152,6 +153,8 @@ def test_of_models_whose_coordinates_may_differ_alone():
         state = solver.init(mine, None)._replace(known=known)
         small, kept = (np.linalg.eigvalsh(jax.jit(_estimated)(m, state))[0] for m in (mine, other))
         assert 0 < small < 1e-3 and kept > 5
+        in_found = dataclasses.replace(mine, axes=np.eye(3, dtype=np.float32))
+        assert np.linalg.eigvalsh(jax.jit(_estimated)(in_found, state))[0] > 5
         found = jax.jit(type(solver).found)(solver, mine, state)  # no curvature is no trouble
         assert np.isfinite(found.precision).all() and found.precision[2, 2] == pytest.approx(
             1, rel=1e-4

@@ -153,7 +153,8 @@ def points(law: Any) -> tuple[jax.Array, jax.Array]:
         log_step = log_step + transform.log_abs_det_jacobian(free, y)
     y = y.astype(jnp.float32)
     log = jax.vmap(lambda value: jnp.sum(law.log_prob(value)))(y) + log_step
-    shares = jax.nn.softmax(jnp.where(jnp.isnan(log), -jnp.inf, log))
+    # NaN outside of the support; infinite at the ends of some, such as Beta(1/2, 1/2).
+    shares = jax.nn.softmax(jnp.where(log < jnp.inf, log, -jnp.inf))
     # Far out, densities and their slopes may overflow: such points go where most of the law is.
     far = shares < _NEGLIGIBLE
     y = jnp.where(far, y[jnp.argmax(shares)], y)
