@@ -164,6 +164,61 @@ def censored_times(rng: np.random.Generator, truth: Values, X: Values) -> dict[s
     return X | {"censored": (times > 2.0).astype(np.float32), "y": np.minimum(times, 2.0)}
 
 
+def _predictor(x: Any) -> Any:
+    """Linear predictor of the regressions below."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    intercept = numpyro.sample("intercept", dist.Normal(0, 1))
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    return intercept + x @ weights
+
+
+def gamma(x: Any, y: Any = None) -> None:
+    """Positive numbers with a learnt shape, below one for some."""
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    mean, shape = jnp.exp(_predictor(x)), numpyro.sample("shape", dist.LogNormal(1, 0.7))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("y", dist.Gamma(shape, shape / mean), obs=y)
+
+
+def beta(x: Any, y: Any = None) -> None:
+    """Shares with a learnt precision; many densities have no bound."""
+    import jax
+    import numpyro
+    import numpyro.distributions as dist
+
+    mean = jax.nn.sigmoid(_predictor(x))
+    precision = numpyro.sample("precision", dist.LogNormal(2, 1))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("y", dist.Beta(mean * precision, (1 - mean) * precision), obs=y)
+
+
+def zeros(x: Any, y: Any = None) -> None:
+    """Counts, some of which are zero for another reason."""
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    rate, gate = jnp.exp(_predictor(x)), numpyro.sample("gate", dist.Beta(2, 4))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("y", dist.ZeroInflatedPoisson(gate, rate), obs=y)
+
+
+def tails(x: Any, y: Any = None) -> None:
+    """Regression with heavy tails, whose degrees of freedom and scale are learnt."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    location, scale = _predictor(x), numpyro.sample("scale", dist.HalfNormal(1))
+    df = numpyro.sample("df", dist.Gamma(4.0, 0.5))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("y", dist.StudentT(df, location, scale), obs=y)
+
+
 _EASY: dict[str, dict[str, Callable[[np.random.Generator, int], np.ndarray]]] = {
     "poisson": {"intercept": lambda rng, n: rng.normal(0.5, 0.3, n)},
     "negative-binomial": {
@@ -178,6 +233,23 @@ _EASY: dict[str, dict[str, Callable[[np.random.Generator, int], np.ndarray]]] = 
         "cuts": lambda rng, n: np.sort(rng.normal([-1.5, 0.0, 1.5], 0.2, (n, 3)), axis=1),
     },
     "survival": {"intercept": lambda rng, n: rng.normal(-0.5, 0.3, n)},
+    "gamma": {
+        "intercept": lambda rng, n: rng.normal(0.0, 0.4, n),
+        "shape": lambda rng, n: rng.lognormal(0.7, 0.7, n),
+    },
+    "beta": {
+        "intercept": lambda rng, n: rng.normal(0.0, 0.4, n),
+        "precision": lambda rng, n: rng.lognormal(2.0, 0.6, n),
+    },
+    "zeros": {
+        "intercept": lambda rng, n: rng.normal(0.3, 0.3, n),
+        "gate": lambda rng, n: rng.beta(3, 7, n),
+    },
+    "tails": {
+        "intercept": lambda rng, n: rng.normal(0.0, 0.4, n),
+        "scale": lambda rng, n: rng.uniform(0.3, 1.0, n),
+        "df": lambda rng, n: rng.uniform(3, 12, n),
+    },
 }
 _MODELS: dict[str, Callable[..., None]] = {
     "poisson": poisson,
@@ -185,7 +257,12 @@ _MODELS: dict[str, Callable[..., None]] = {
     "robust": robust,
     "ordinal": ordinal,
     "survival": survival,
+    "gamma": gamma,
+    "beta": beta,
+    "zeros": zeros,
+    "tails": tails,
 }
+_TWO_NUMBERS = ("gamma", "beta", "zeros", "tails")  # laws of which two numbers are learnt
 
 
 def _program(
@@ -271,7 +348,7 @@ def cells() -> dict[str, Cell]:
     found |= {
         f"{name}{kind and '-' + kind}-{solver}": _program(name, solver, kind)
         for name in _MODELS
-        for kind in ("", "prior", "positive")
+        for kind in (("",) if name in _TWO_NUMBERS else ("", "prior", "positive"))
         for solver in GRADIENT
     }
     found |= {  # other numbers of records and budgets

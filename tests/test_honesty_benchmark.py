@@ -219,7 +219,8 @@ def test_cells_are_chosen_by_name_or_beginning():
 
 def test_cells_of_models_span_what_they_should():
     names = " ".join(honesty_models.cells())
-    models = ("poisson", "negative-binomial", "robust", "ordinal", "survival")
+    models = ("poisson", "negative-binomial", "robust", "ordinal", "survival", "gamma", "beta")
+    models = (*models, "zeros", "tails")
     for start in (*models, "mixture-2sd-0.5", "mixture-5sd-2", "bernoulli-0.004-500", "hierarchy"):
         assert start in names
     for cell in honesty_models.cells().values():
