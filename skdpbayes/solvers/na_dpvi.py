@@ -485,7 +485,7 @@ def _estimated(model: Model, state: TraceState) -> jax.Array:
     """Curvature of the reported covariance."""
     h = _denoised(estimated_curvature, model, state.known)
     # Of other models columns are alike, or coordinates were found in which parameters are.
-    if knows_responses(model) and prior_axes(model) is None:
+    if prior_axes(model) is None and knows_responses(model):
         h = _without_doubtful(h, state.known)
     return _positive(model, h)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from cases import CASES, ENTRIES, EVERY_FIT, N, Case, public_estimators, slow_but, solvers_of
+from cases import CASES, ENTRIES, EVERY_FIT, Case, N, public_estimators, slow_but, solvers_of
 from sklearn.model_selection import GridSearchCV
 
 from skdpbayes import (

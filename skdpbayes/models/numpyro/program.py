@@ -14,7 +14,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -187,9 +186,12 @@ class Program:
         Numbers are small and positive, or standard normal.
         """
         rng = np.random.default_rng(0)
-        draw = rng.standard_normal if normal else partial(rng.uniform, 0, 0.2)
+
+        def numbers(size: tuple[int, ...]) -> np.ndarray:
+            return rng.standard_normal(size) if normal else rng.uniform(0, 0.2, size)
+
         return {
-            name: (draw(size=(n, *shape)) * (dtype == "float32")).astype(dtype)
+            name: (numbers((n, *shape)) * (dtype == "float32")).astype(dtype)
             for name, shape, dtype in self.fields
         }
 
