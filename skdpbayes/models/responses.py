@@ -20,6 +20,7 @@ from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.models.protocols import Contribution, HasResponse, Params, Record, Response
 
 _TINY = 1e-30
+_WRONG = 0.3  # expected score over its root mean square, from which points are not the law's
 
 
 class Fair(NamedTuple):
@@ -86,13 +87,17 @@ def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Arr
     def length(u: jax.Array) -> jax.Array:
         return jnp.sqrt(jnp.maximum(jnp.sum((u @ gram) * u, axis=-1), _TINY))
 
-    weight = jnp.minimum(norm / typical_length(response), 1)
+    typical = typical_length(response)
+    weight = jnp.minimum(norm / typical, 1)
     kept = jnp.minimum(weight, norm / length(others))  # factors of clipping
     mean = (shares * (kept - weight)) @ others  # the score itself has mean zero
     # With its expectation taken off, a score may be longer than `norm` by the latter's length.
     room = 1 / (1 + length(mean) / norm)
-    # Without a response a record has no score, and must have no curvature.
-    room = jnp.where(jnp.isfinite(own).all(), room, jnp.nan)
+    # Without a response a record has no score, and must have no curvature. Nor has one whose points
+    # do not stand for the law, as if nearly all of it were closer to one than single precision
+    # tells: that depends on covariates alone, so that leaving the record out is no bias.
+    stands = length(shares @ others) <= _WRONG * typical
+    room = jnp.where(jnp.isfinite(own).all() & stands, room, jnp.nan)
     score = room * (jnp.minimum(weight, norm / length(own)) * own - mean)
     second = (others * (shares * kept)[:, None]).T @ others
     spread = (others * (shares * kept**2)[:, None]).T @ others - jnp.outer(mean, mean)

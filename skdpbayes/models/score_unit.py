@@ -31,7 +31,9 @@ class WithScoreUnit:
     Attributes
     ----------
     model : Model
-        With methods ``score_norm(params, record)`` and an attribute `score_unit`.
+        With a method ``score_norm(params, record)`` and an attribute `score_unit`. Unless
+        coordinates are given, also with ``score_sizes(params, record)``, ``score_moments(params,
+        record)`` and ``foreseen_shares(params)``.
     found : bool
         Whether to release the histogram; otherwise the model is used as it is.
     factor : float
@@ -161,9 +163,10 @@ def scales_of(
     doubt, n = _DOUBT * noise, _counted(squares)
     hidden = doubt**2 / n
     least = jnp.where(foreseen > 0, jnp.clip(foreseen * n, hidden / _FARTHEST, hidden), hidden)
-    # The mean square is at least the square of the mean, which noise hides less.
-    mean = jnp.where(shares > doubt, shares, 0) ** 2 / n
-    known = jnp.maximum(jnp.maximum(mean, squares - doubt), least)
+    # The mean square is at least the square of the mean, which noise hides less. From half of the
+    # doubt on the mean is taken for more and more of what it is.
+    mean = jnp.minimum(shares, 2 * jnp.maximum(shares - doubt / 2, 0))
+    known = jnp.maximum(jnp.maximum(mean**2 / n, squares - doubt), least)
     return single(jnp.sqrt(n / len(known) / jnp.maximum(known, _LEAST * n)))
 
 

@@ -484,7 +484,7 @@ def _asked(model: Model, state: TraceState) -> jax.Array:
 def _estimated(model: Model, state: TraceState) -> jax.Array:
     """Curvature of the reported covariance."""
     h = _denoised(estimated_curvature, model, state.known)
-    # Of other models columns are alike, or coordinates were found in which parameters are.
+    # Of other models columns are alike; axes are found such that parameters are.
     if prior_axes(model) is None and knows_responses(model):
         h = _without_doubtful(h, state.known)
     return _positive(model, h)

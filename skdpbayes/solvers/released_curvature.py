@@ -136,7 +136,8 @@ def sampling_weight(known: Curvature) -> jax.Array:
 def sampling_covariance(known: Curvature, h: jax.Array) -> jax.Array:
     """Covariance of the summed weighted scores over data sets, given their curvature.
 
-    It is ``sum_i w_i^2 I_i`` where the curvature is ``sum_i w_i I_i``. Long rows have small weights
+    It is ``sum_i w_i^2 I_i`` where the curvature is ``sum_i w_i I_i``, and that of the clipped
+    scores where responses are known (`Fair`). Long rows have small weights
     and tell little of the intercept, say: the ratio of both is larger there than on average. It is
     known from the diagonals; correlations are those of the curvature.
     """

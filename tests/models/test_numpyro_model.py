@@ -240,7 +240,8 @@ def test_axes_give_entries_one_mean_square_and_no_correlation():
     scores = columns * [1.0, 1.0, 0.2, 0.01]
     shares = scores / np.linalg.norm(scores, axis=1, keepdims=True)
     moments = shares.T @ shares
-    in_double = jax.jit(lambda *sums: axes_of(*sums, np.zeros(4)))
+    unknown = np.zeros(4)
+    in_double = jax.jit(lambda *sums, foreseen=unknown: axes_of(*sums, foreseen))
     with jax.enable_x64(True):
         exact = np.asarray(in_double(np.abs(shares).sum(axis=0), moments, 1e-6), float)
         np.testing.assert_allclose(exact.T @ moments @ exact / 10_000, np.eye(4) / 4, atol=1e-3)
@@ -251,7 +252,11 @@ def test_axes_give_entries_one_mean_square_and_no_correlation():
         found = 4 * noisy.T @ moments @ noisy / 10_000
         assert np.linalg.cond(found) < 40 < 1000 < np.linalg.cond(moments)
         hidden = in_double(rng.normal(0, 300.0, 4), rng.normal(0, 300.0, (4, 4)), 300.0)
+        sums = (np.abs(shares).sum(axis=0), moments, 300.0)
+        told, not_told = in_double(*sums, foreseen=np.full(4, 1e-5)), in_double(*sums)
     assert np.isfinite(hidden).all()
+    longer = np.linalg.norm(told, axis=1) / np.linalg.norm(not_told, axis=1)
+    np.testing.assert_allclose(longer, [1, 1, 1, 10], rtol=0.2)  # the last entry hides
 
 
 def test_made_up_records_foresee_that_they_tell_little_of_a_dispersion():
@@ -262,6 +267,27 @@ def test_made_up_records_foresee_that_they_tell_little_of_a_dispersion():
     sizes = unravel(foreseen)
     assert 0 < sizes["concentration"] < 0.05 * sizes["intercept"]
     assert (sizes["weights"] > 0.05 * sizes["intercept"]).all()
+
+
+def test_coordinates_of_what_hides_are_those_of_made_up_records_where_rounds_have_led():
+    opened = WithScoreUnit(model_of(counts), True, coordinates="scaled")
+    (opening,) = opened.openings()
+    start = flat_start(opened.model)[0] + 0.5
+    sums = {"norms": jnp.zeros(21).at[10].set(100.0)}
+    sums |= dict.fromkeys(("shares", "squares"), jnp.array([0.0, 100.0, 0.0, 0.0]))
+    noise = dict.fromkeys(("norms", "shares", "squares"), 10.0)
+    params = opened.init() | {"arrived": jnp.bool_(True), "start": start}
+    with jax.enable_x64(True):
+        axes = np.asarray(opening.update(params, sums, noise, None)["axes"])
+        unravel = flat_start(opened.model)[1]
+        foreseen, other = (
+            np.asarray(opened.model.foreseen_shares(unravel(at))) for at in (start, start - 0.5)
+        )
+        expected = scales_of(sums["shares"], sums["squares"], 10.0, foreseen)
+    assert np.abs(foreseen / other - 1).max() > 0.1
+    np.testing.assert_allclose(axes, expected, rtol=1e-4)
+    (hidden,) = {*np.argsort(foreseen)[:1]}
+    assert axes[hidden] > 1.5 * np.median(axes)
 
 
 def counts(x, y=None):

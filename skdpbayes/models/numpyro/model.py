@@ -166,7 +166,7 @@ class ProgramLikelihood(ABC):
         """
         if not self.one_response:
             return jnp.zeros_like(ravel_pytree(params)[0])
-        return _shares(self, params)
+        return _foreseen_shares(self, params)
 
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses, if these are few or censored.
@@ -341,12 +341,13 @@ def _typical_length(model, params):
 
 
 @jax.jit
-def _shares(model, params):
+def _foreseen_shares(model, params):
     """Mean squares of the entries of typical scores of made-up records, over those of the norm."""
-    records = model.program.made_up(normal=True)
-    moments = jax.vmap(lambda record: typical_sizes(model.response(params, record)) ** 2)(records)
-    moments /= jnp.sum(moments, axis=1, keepdims=True)
-    return jnp.nan_to_num(jnp.nanmean(moments, axis=0))
+    records = model.program.made_up_normal()
+    squares = jax.vmap(lambda record: typical_sizes(model.response(params, record)) ** 2)(records)
+    sums = jnp.sum(squares, axis=1, keepdims=True)
+    shares = jnp.where(jnp.isfinite(sums) & (sums > 0), squares / sums, jnp.nan)
+    return jnp.nan_to_num(jnp.nanmean(shares, axis=0))
 
 
 def coordinates(model: NumPyroModel, values: Mapping[str, Any], key):

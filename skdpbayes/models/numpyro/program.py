@@ -180,16 +180,20 @@ class Program:
             for name, shape, dtype in self.fields
         }
 
-    def made_up(self, n: int = 8, *, normal: bool = False) -> dict[str, Any]:
-        """Batch of `n` public records: numbers in float fields, zero in others.
+    def made_up(self, n: int = 8) -> dict[str, Any]:
+        """Batch of `n` public records: small positive numbers in float fields, zero in others."""
+        rng = np.random.default_rng(0)
+        return self._filled(n, lambda shape: rng.uniform(0, 0.2, shape))
 
-        Numbers are small and positive, or standard normal.
+    def made_up_normal(self, n: int = 128) -> dict[str, Any]:
+        """Batch of `n` public records: sizes of standard normal numbers, zero in other fields.
+
+        Positive, since a model may take their logarithms.
         """
         rng = np.random.default_rng(0)
+        return self._filled(n, lambda shape: np.abs(rng.standard_normal(shape)))
 
-        def numbers(size: tuple[int, ...]) -> np.ndarray:
-            return rng.standard_normal(size) if normal else rng.uniform(0, 0.2, size)
-
+    def _filled(self, n: int, numbers: Callable[[tuple[int, ...]], np.ndarray]) -> dict[str, Any]:
         return {
             name: (numbers((n, *shape)) * (dtype == "float32")).astype(dtype)
             for name, shape, dtype in self.fields

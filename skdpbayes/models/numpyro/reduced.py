@@ -85,6 +85,10 @@ class Reduced(ProgramLikelihood):
         every = jnp.asarray(self.offset + self.basis @ self.coordinates(params))
         return self.model.traced(flat_start(self.model)[1](every), batch)
 
+    def foreseen_shares(self, params: Params) -> jax.Array:
+        """Zeros: made-up records are all of one group, and coordinates mix groups."""
+        return jnp.zeros_like(params)
+
     def natural(self, posterior: GaussianPosterior | DrawsPosterior) -> Posterior:
         """Posterior of all coordinates: those left out have their prior."""
         posterior = self.in_coordinates(posterior)
