@@ -137,9 +137,9 @@ def sampling_covariance(known: Curvature, h: jax.Array) -> jax.Array:
     """Covariance of the summed weighted scores over data sets, given their curvature.
 
     It is ``sum_i w_i^2 I_i`` where the curvature is ``sum_i w_i I_i``, and that of the clipped
-    scores where responses are known (`Fair`). Long rows have small weights
-    and tell little of the intercept, say: the ratio of both is larger there than on average. It is
-    known from the diagonals; correlations are those of the curvature.
+    scores where responses are known (`Fair`). Long rows have small weights and tell little of the
+    intercept, say: the ratio of both is larger there than on average. It is known from the
+    diagonals; correlations are those of the curvature.
     """
     mean = sampling_weight(known).astype(h.dtype)
     curvature = jnp.diag(known.matrix).astype(h.dtype).clip(0)

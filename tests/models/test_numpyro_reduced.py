@@ -218,6 +218,7 @@ def test_axes_are_units_of_these_coordinates_too():
     np.testing.assert_allclose(sizes[0] ** 2, np.diag(moments[0]), rtol=1e-4, atol=1e-6)
     with jax.enable_x64(True):
         np.testing.assert_allclose(prior_matrix(other), axes.T @ axes, rtol=1e-5, atol=1e-6)
+    assert not np.any(small.foreseen_shares(params))  # made-up records are all of one group
     mean, root = np.arange(6.0), np.eye(6) / 10
     found = other.natural(GaussianPosterior(mean, root))
     expected = small.natural(GaussianPosterior(axes @ mean, axes @ root))
