@@ -154,10 +154,10 @@ class Mechanism(NamedTuple):
         """Whether a record may have several rows; static."""
         return self.most_rows is not None
 
-    def between(self, first: Any, stop: Any) -> Mechanism:
+    def between(self, first: ArrayLike, stop: ArrayLike) -> Mechanism:
         """The part from step `first` to before step `stop`, whose steps count from zero."""
         ends = jnp.maximum(jnp.minimum(self.ends, stop) - first, 0)
-        return self._replace(n_steps=stop - first, ends=ends)
+        return self._replace(n_steps=jnp.asarray(stop) - first, ends=ends)
 
     def noise_multiplier(self, step: ArrayLike) -> jax.Array:
         """Noise multiplier (standard deviation over clipping norm) in force at a step."""

@@ -164,7 +164,7 @@ def scales_of(
     hidden = doubt**2 / n
     least = jnp.where(foreseen > 0, jnp.clip(foreseen * n, hidden / _FARTHEST, hidden), hidden)
     # The mean square is at least the square of the mean, which noise hides less. From the doubt on
-    # the mean is taken for more and more of what it is.
+    # the mean counts for more and more, and at one and a half times the doubt for all that it is.
     mean = jnp.minimum(shares, 3 * jnp.maximum(shares - doubt, 0))
     known = jnp.maximum(jnp.maximum(mean**2 / n, squares - doubt), least)
     return single(jnp.sqrt(n / len(known) / jnp.maximum(known, _LEAST * n)))

@@ -176,8 +176,8 @@ def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law
     if law is not tails:
         typical = jax.jit(lambda: typical_length(model.response(params, record)))()
         np.testing.assert_allclose(typical, np.sqrt((lengths**2).mean()), rtol=0.03)
-    scale = jax.jit(model.score_scale)(unravel(jnp.zeros_like(flat)))
-    assert scale == pytest.approx(1, abs=1e-6)
+    # Not compiled as a whole, which would round both lengths differently.
+    assert model.score_scale(unravel(jnp.zeros_like(flat))) == 1
 
 
 def shares_of_one(eta, scale):
