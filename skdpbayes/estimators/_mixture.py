@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # Variance of the noise in the average score, were the whole budget spent on one release, over that
 # of sampling: from here on densities are better by "vips".
 _MOST_NOISE = 3.0
+# From here on the start is worth more than rounds: shares of columns, moments, sketch and choice.
+_MUCH_NOISE, _SHARES_IN_NOISE = 1.0, (0.08, 0.02, 0.45, 0.1)
 
 
 class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
@@ -88,8 +90,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Concentration of the Dirichlet prior of the weights, for each component.
     mean_prior : array-like of shape (n_features,), default=None
         Mean of the normal prior of the means. None: the released mean of all rows.
-    mean_precision_prior : float, default=1.0
+    mean_precision_prior : float, default=0.05
         The normal prior of a component's mean has the component's covariance over this number.
+        Scikit-learn's 1 pulls distant components, where noise leaves little else.
     covariance_prior : float or array-like of shape (n_features, n_features), default=None
         Scatter matrix of the inverse Wishart prior; unlike in scikit-learn a matrix for every
         covariance type. A number stands for a multiple of the identity. None:
@@ -197,7 +200,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     _defaults = Defaults(
         schedules={"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)},
         rounds=(6, 6),
-        opening_shares=(0.05, 0.35, 0.1),  # for moments, sketch and choice
+        opening_shares=(0.05, 0.03, 0.33, 0.1),  # for columns, moments, sketch and choice
         learning_rates=(0.05, 0.05),
     )
     _fitted = (
@@ -222,7 +225,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         ledger: PrivacyLedger | None = None,
         weight_concentration_prior: float = 1.0,
         mean_prior: ArrayLike | None = None,
-        mean_precision_prior: float = 1.0,
+        mean_precision_prior: float = 0.05,
         covariance_prior: ArrayLike | None = None,
         degrees_of_freedom_prior: float | None = None,
         reg_covar: float = 1e-6,
@@ -323,16 +326,19 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     def _settings(self, facts: Facts) -> Settings:
         from skdpbayes.plans.registry import check_special
 
-        own = super()._settings(facts)
+        own, size = super()._settings(facts), self._size(facts.n_features)
+        noise = 0.0
+        if facts.n_rows is not None:
+            noise = own.least_noise() ** 2 * size / facts.n_rows
+        if noise > _MUCH_NOISE:
+            own = replace(own, defaults=replace(own.defaults, opening_shares=_SHARES_IN_NOISE))
         if own.solver not in self._automatic:
             return own
-        size = self._size(facts.n_features)
         if own.guide != "auto" or own.learning_rate is not None:
             solver = "dpvi"
         elif own.adjacency == "add_remove" or facts.n_rows is None:
             solver = "vips"
         else:
-            noise = own.least_noise() ** 2 * size / facts.n_rows
             vips = noise > _MOST_NOISE or size > own.defaults.full_rank_up_to
             solver = "vips" if vips else "na-dpvi"
         check_special(solver, self._parameters())
@@ -379,7 +385,6 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             ridge=(self.reg_covar / half**2).astype(np.float32),
             radius=np.float32(radius),
             kept=mean_weights(radius, d),
-            whole_radius=np.float32(math.sqrt(d)),
             frequencies=frequencies(d, k) if means is None and k > 1 else None,
             means=means,
             weights=weights,

@@ -21,6 +21,7 @@ from scipy import stats
 
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.mixtures.columns import fit_columns, waves
 from skdpbayes.models.mixtures.marginal import MarginalMixture
 from skdpbayes.models.mixtures.sketch import N_FITS, Sketch, features, fit_sketch
 from skdpbayes.models.protocols import Array, Contribution, Number, Record
@@ -30,6 +31,8 @@ _LEAST = 0.125  # least factor of a variance in one round, with noise
 # Clipping norm of a row's log density ratios, and the usual size of their sums: noise beyond it
 # makes them count for less than the sketch.
 _RATIO_NORM, _USUAL_GAP = 0.3, 10.0
+_COUNT_SHARE = 0.2  # of the number of records, in the first release
+_COLUMN_ERROR = 0.2  # variance of what columns say of the moments of all records, in their units
 
 
 class Start(NamedTuple):
@@ -61,6 +64,7 @@ class MixtureParams(NamedTuple):
     centre: jax.Array  # (d,): mean of all records
     spread: jax.Array  # (d, d): their covariance
     total: jax.Array  # their number
+    total_error: jax.Array  # its standard deviation, as a share
     start: Start
     rivals: Start  # starts among which the rows choose, with an axis in front
     log_posterior: jax.Array  # (N_FITS,): of each, given the sketch
@@ -91,8 +95,6 @@ class GaussianMixture:
         Distance, in standard deviations of a component, beyond which records are down-weighted.
     kept : array of shape (2,)
         `mean_weights` at `radius`.
-    whole_radius : float
-        Norm beyond which records are down-weighted in the moments of all records.
     frequencies : array of shape (m, d) or None
         Frequencies of the sketch. None: no sketch, for given `means` or one component.
     means, weights : arrays of shape (K, d) and (K,), or None
@@ -114,7 +116,6 @@ class GaussianMixture:
     ridge: Number | Array
     radius: Number
     kept: Array
-    whole_radius: Number
     frequencies: Array | None
     means: Array | None
     weights: Array | None
@@ -149,6 +150,7 @@ class GaussianMixture:
             centre=zeros(d),
             spread=eye,
             total=zeros(),
+            total_error=zeros(),
             start=start,
             rivals=rivals,
             log_posterior=zeros(N_FITS),
@@ -195,25 +197,39 @@ class GaussianMixture:
     # ------------------------------------------------------------ releases that lead to a start
 
     def openings(self) -> tuple[Opening, ...]:
-        """The moments of all records; their sketch and a choice, unless the start is given."""
-        kind, one = self._whole_kind, np.ones(1, np.float32)
+        """Columns, moments of all records; their sketch and a choice, unless the start is given."""
+        columns = Opening(
+            statistics=lambda params: lambda record: {
+                "count": jnp.ones(1),
+                "waves": waves(record["x"]),
+            },
+            blocks={
+                "count": Block(NORM, _COUNT_SHARE, "weight"),
+                "waves": Block(NORM, 1 - _COUNT_SHARE, "statistic"),
+            },
+            update=self._after_columns,
+        )
         moments = Opening(
-            statistics=lambda params: (
-                lambda record: bounded(kind, one, (record["x"] / self.whole_radius)[None])
-            ),
-            blocks=_shared(kind, self.n_features, 1, 2 * math.sqrt(self.n_features)),
+            statistics=self._moments,
+            blocks=_shared(self._whole_kind, self.n_features, 1, self._whole_radius),
             update=self._after_moments,
         )
         sketch = Opening(self._sketch, {"sketch": Block(NORM)}, self._after_sketch)
         block = {"ratios": Block(NORM)}
         choice = Opening(self._log_ratios, block, self._after_choice)
-        return (moments,) if self.frequencies is None else (moments, sketch, choice)
+        whole = columns, moments
+        return whole if self.frequencies is None else (*whole, sketch, choice)
 
     @property
-    def _whole_kind(self):
+    def _whole_kind(self) -> str:
         return "full" if self.kind in ("full", "tied") else "diag"
 
-    def _after_moments(
+    @property
+    def _whole_radius(self) -> float:
+        """Norm beyond which records are down-weighted in the moments of all, in their own units."""
+        return math.sqrt(2 * (self.n_features + 3))
+
+    def _after_columns(
         self,
         params: MixtureParams,
         sums: Mapping[str, Any],
@@ -222,16 +238,52 @@ class GaussianMixture:
     ) -> MixtureParams:
         del key
         sums, scales = double(sums), double(scales)
-        d = self.n_features
-        n = jnp.maximum(sums["count"][0], jnp.maximum(4 * scales["count"], 1))
-        centre = sums["first"][0] / n
+        n = jnp.maximum(sums["count"][0], jnp.maximum(2 * scales["count"], 1))
+        rate = jnp.asarray(self.sampling_rate, float)
+        found = fit_columns(sums["waves"], n, scales["waves"], rate)
+        params = params._replace(
+            centre=found.centre,
+            spread=jnp.diag(found.std**2),
+            total=n,
+            total_error=scales["count"] / n,
+        )
+        return single(params)
+
+    def _moments(self, params):
+        std = jnp.sqrt(jnp.diagonal(params.spread))
+        one = np.ones(1, np.float32)
+
+        def of_record(record):
+            y = (record["x"] - params.centre) / (std * self._whole_radius)
+            return bounded(self._whole_kind, one, y[None])
+
+        return of_record
+
+    def _after_moments(
+        self,
+        params: MixtureParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> MixtureParams:
+        """Moments as far as noise allows: what it hides stays as the columns have it."""
+        del key
+        params, sums, scales = double((params, sums, scales))
+        d, radius = self.n_features, self._whole_radius
+        n = jnp.maximum(sums["count"][0], params.total / 2)
+        noise = {name: scales[name] * radius**i / n for i, name in ((1, "first"), (2, "second"))}
+        shift, _ = _weighed(sums["first"][0] * radius / n, noise["first"]**2, 0.0, _COLUMN_ERROR)
         second = sums["second"][0]
-        second = jnp.diag(second) if self._whole_kind == "diag" else (second + second.T) / 2
-        least = jnp.maximum(scales["second"] * math.sqrt(2 * d) / n, 1e-6)
-        spread = floored(second / n - jnp.outer(centre, centre), least) * self.whole_radius**2
+        second = jnp.diag(second) if self._whole_kind == "diag" else second
+        second = second * radius**2 / n - jnp.outer(shift, shift)
+        second, error = _weighed(
+            (second + second.T) / 2, noise["second"] ** 2 / 2, jnp.eye(d), _COLUMN_ERROR
+        )
+        second = floored(second, jnp.maximum(jnp.minimum(jnp.sqrt(error * d), 0.5), 1e-6))
+        std = jnp.sqrt(jnp.diagonal(params.spread))
         # Whitened by one number, spherical components stay spherical.
-        spread = restricted(self.kind, spread[None])[0]
-        params = params._replace(centre=centre * self.whole_radius, spread=spread, total=n)
+        spread = restricted(self.kind, (second * jnp.outer(std, std))[None])[0]
+        params = params._replace(centre=params.centre + std * shift, spread=spread)
         if self.frequencies is None:
             params = self._started(params, self._given(params))
         return single(params)
@@ -262,12 +314,14 @@ class GaussianMixture:
         params = double(params)
         frequencies = double(jnp.asarray(self.frequencies))
         rate = jnp.asarray(self.sampling_rate, float)
-        sketch = Sketch(frequencies, double(sums["sketch"]), params.total, rate)
+        sketch = Sketch(
+            frequencies, double(sums["sketch"]), params.total, params.total_error, rate
+        )
         fit = fit_sketch(key, sketch, double(scales["sketch"]), self.n_components, self.kind)
         scale = jnp.linalg.cholesky(params.spread)
         covariances = jnp.einsum("ij,ckjl,ml->ckim", scale, fit.covariances, scale)
         rivals = Start(
-            fit.weights * params.total,
+            fit.counts,
             params.centre + fit.means @ scale.T,
             jax.vmap(lambda x: restricted(self.kind, x))(covariances),
             fit.errors,
@@ -296,7 +350,8 @@ class GaussianMixture:
         params, ratios = double(params), double(sums["ratios"]) * _RATIO_NORM
         share = 1 / (1 + (double(scales["ratios"]) * _RATIO_NORM / _USUAL_GAP) ** 2)
         best = jnp.argmax(params.log_posterior + share * jnp.concatenate([jnp.zeros(1), ratios]))
-        return single(self._started(params, jax.tree.map(lambda x: x[best], params.rivals)))
+        start = jax.tree.map(lambda x: x[best], params.rivals)
+        return single(self._started(params._replace(total=start.count.sum()), start))
 
     def _started(self, params, start):
         return params._replace(

@@ -39,6 +39,7 @@ class Sketch(NamedTuple):
     frequencies: jax.Array  # (m, d)
     value: jax.Array  # (2 m,)
     total: jax.Array
+    total_error: jax.Array  # standard deviation of the total, as a share
     rate: jax.Array
 
 
@@ -50,7 +51,7 @@ class SketchFit(NamedTuple):
     """
 
     log_posterior: jax.Array  # (N_FITS,)
-    weights: jax.Array  # (N_FITS, K), and so on
+    counts: jax.Array  # (N_FITS, K), and so on
     means: jax.Array
     covariances: jax.Array
     errors: jax.Array
@@ -97,6 +98,7 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
         "logits": jnp.ones(k),
         "lower": jnp.full((1 if kind == "tied" else k, n_lower), 0.5),
         "means": jnp.full((k, d), 1.2),
+        "total": jnp.ones(()),  # of its logarithm, in units of its error
     }
     whole = {"log_std": (k, d), "lower": (k, n_lower), "means": (k, d)}
     precision, unravel = ravel_pytree(jax.tree.map(lambda x: x**-2, vague))
@@ -109,39 +111,41 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
         one = jnp.ones(1)
         return expected_features(sketch.frequencies, one, own["means"][None], factor(own)[None])
 
-    def residual(weights, values):
-        return (sketch.value - sketch.total * weights @ values) / std
+    def residual(counts, values):
+        return (sketch.value - counts @ values) / std
 
     def parts(x):
         theta = unravel(x)
         own = {name: jnp.broadcast_to(theta[name], shape) for name, shape in whole.items()}
-        return jax.nn.softmax(theta["logits"]), own
+        total = sketch.total * jnp.exp(sketch.total_error * theta["total"])
+        return total * jax.nn.softmax(theta["logits"]), own
 
     def loss(x):  # minus the log posterior
-        weights, own = parts(x)
-        error = residual(weights, jax.vmap(of_component)(own))
+        counts, own = parts(x)
+        error = residual(counts, jax.vmap(of_component)(own))
         return (error @ error + precision @ x**2) / 2
 
     def normal_equations(x):
-        weights, own = parts(x)
+        counts, own = parts(x)
         values, slopes = jax.vmap(lambda one: (of_component(one), jax.jacfwd(of_component)(one)))(
             own
         )
-        error = residual(weights, values)
+        error, expected = residual(counts, values), counts @ values
         # Of the sum over components; the features' axis goes first.
         of_sum = {}
         for name in own:
             shared = [i + 1 for i, length in enumerate(vague[name].shape) if length == 1]
-            slope = jnp.einsum("k,km...->mk...", weights, slopes[name])
+            slope = jnp.einsum("k,km...->mk...", counts, slopes[name])
             of_sum[name] = slope.sum(axis=shared, keepdims=True) if shared else slope
-        of_sum["logits"] = (values - weights @ values).T * weights
-        jacobian = jax.vmap(lambda row: ravel_pytree(row)[0])(of_sum) * (-sketch.total / std)
+        of_sum["logits"] = (values - expected / counts.sum()).T * counts
+        of_sum["total"] = sketch.total_error * expected
+        jacobian = -jax.vmap(lambda row: ravel_pytree(row)[0])(of_sum) / std
         matrix = jacobian.T @ jacobian + jnp.diag(precision)
         return error @ error + precision @ x**2, matrix, error @ jacobian + precision * x
 
     starts = (
         jnp.zeros((_RESTARTS, precision.size))
-        .at[:, -k * d :]
+        .at[:, -k * d - 1 : -1]
         .set(jax.random.normal(key, (_RESTARTS, k * d)))
     )  # means
     losses, found = _adam(loss, starts, _SCREEN)
@@ -163,18 +167,17 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
     logits = unravel(jnp.arange(precision.size, dtype=precision.dtype))["logits"].astype(int)
 
     def fit(log_posterior, x, covariance):
-        (weights, own), variance = parts(x), unravel(jnp.diag(covariance))
+        (counts, own), variance = parts(x), unravel(jnp.diag(covariance))
         factors, means = jax.vmap(factor)(own), own["means"]
         scale = jnp.exp(jnp.mean(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), axis=1))
-        slope = jnp.diag(weights) - jnp.outer(weights, weights)  # of the weights in the logits
+        slope = jnp.diag(counts) - jnp.outer(counts, counts) / counts.sum()  # in the logits
         errors = [
-            sketch.total**2
-            * jnp.einsum("ij,jl,il->i", slope, covariance[jnp.ix_(logits, logits)], slope),
+            jnp.einsum("ij,jl,il->i", slope, covariance[jnp.ix_(logits, logits)], slope),
             variance["means"].mean(axis=1) / scale**2,
             jnp.broadcast_to(4 * variance["log_std"].mean(axis=1), k),
         ]
         covariances = factors @ jnp.swapaxes(factors, 1, 2)
-        return SketchFit(log_posterior, weights, means, covariances, jnp.stack(errors))
+        return SketchFit(log_posterior, counts, means, covariances, jnp.stack(errors))
 
     return jax.vmap(fit)(log_posterior, found[chosen], covariances[chosen])
 
