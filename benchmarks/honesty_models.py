@@ -60,7 +60,12 @@ class Cell:
 
 
 def _mixture(
-    apart: float, epsilon: float, solver: str, kind: str, n_rows: int | None = None
+    apart: float,
+    epsilon: float,
+    solver: str,
+    kind: str,
+    n_rows: int | None = None,
+    bound: float = 8.0,
 ) -> Cell:
     """Two components: 5000 rows of two columns, or 20 000 of three, less alike; or `n_rows`."""
     plain = kind == "full"
@@ -73,8 +78,9 @@ def _mixture(
         from skdpbayes import DPGaussianMixture
 
         return DPGaussianMixture(
-            n_components=2, covariance_type=kind, bounds=(-8.0, 8.0), epsilon=epsilon, solver=solver
-        )
+            n_components=2, covariance_type=kind, bounds=(-bound, bound), epsilon=epsilon,
+            solver=solver,
+        )  # fmt: skip
 
     def truths(rng: np.random.Generator, fits: int) -> Values:
         del rng
@@ -345,6 +351,13 @@ def cells() -> dict[str, Cell]:
         )
         for solver in ("dpvi", "na-dpvi")
     }  # fmt: skip
+    found |= {  # other numbers of rows and budgets; bounds that fit, and far too wide ones
+        f"mixture-{n}-{epsilon:g}-{'auto' if bound == 8 else 'loose'}": _mixture(
+            3.0, epsilon, "auto", "full", n, bound
+        )
+        for n, epsilon in PROGRAM_SETTINGS
+        for bound in (8.0, 40.0)
+    }
     found |= {
         f"{name}{kind and '-' + kind}-{solver}": _program(name, solver, kind)
         for name in _MODELS

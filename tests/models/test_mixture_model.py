@@ -17,6 +17,7 @@ from skdpbayes.models.mixtures.gaussian import (
     mean_weights,
     restricted,
 )
+from skdpbayes.models.mixtures.columns import fit_columns, waves
 from skdpbayes.models.mixtures.marginal import nodes_for
 from skdpbayes.models.mixtures.sketch import (
     Sketch,
@@ -36,7 +37,7 @@ def model(kind="full", radius=2.2, k=K, d=D, **others):
     given = dict(
         concentration=f32(1.5), precision=f32(2.0), freedom=f32(d + 1), mean_prior=np.zeros(d, f32), ridge=f32(0),
         covariance_prior=np.eye(d, dtype=f32) * f32(0.3), radius=f32(radius), kept=mean_weights(radius, d),
-        whole_radius=f32(1), frequencies=None, means=np.zeros((k, d), f32), weights=np.full(k, 1 / k, f32),
+        frequencies=None, means=np.zeros((k, d), f32), weights=np.full(k, 1 / k, f32),
         nodes=nodes_for(1000, d, 10),
     )  # fmt: skip
     return GaussianMixture(kind, k, d, **(given | others))
@@ -245,7 +246,7 @@ def test_features_have_norm_one_and_the_mean_that_is_expected():
         values.mean(axis=0), expected_features(omega, weights, means, roots), atol=2e-3
     )
     m = model(frequencies=omega, means=None, weights=None)
-    assert len(m.openings()) == 3
+    assert len(m.openings()) == 4
     for opening in m.openings():
         null = jax.jit(opening.statistics(m.init()))({"x": jnp.array([jnp.nan, 0.0])})
         assert all(np.isnan(x).any() for x in null.values()), (
@@ -263,7 +264,7 @@ def test_a_mixture_is_found_from_its_sketch():
         {},
         jax.jit(
             lambda value, noise: fit_sketch(
-                jax.random.key(0), Sketch(omega, value, 1e4, 1.0), noise, K, "full"
+                jax.random.key(0), Sketch(omega, value, 1e4, 1e-3, 1.0), noise, K, "full"
             )
         ),
     )
@@ -271,10 +272,10 @@ def test_a_mixture_is_found_from_its_sketch():
         value = 10_000 * expected_features(omega, weights, means, roots)
         fits = fit_once(value, noise)
         fit = jax.tree.map(lambda x: x[0], fits)
-        order = np.argsort(fit.weights)
+        order = np.argsort(fit.counts)
         errors[noise] = np.asarray(fit.errors)[:, order]
         if noise == 1:
-            np.testing.assert_allclose(fit.weights[order], weights, atol=0.01)
+            np.testing.assert_allclose(fit.counts[order], 1e4 * weights, rtol=0.05)
             np.testing.assert_allclose(fit.means[order], means, atol=0.03)
             np.testing.assert_allclose(fit.covariances[order], roots @ roots.mT, atol=0.03)
         repeated = np.isneginf(fits.log_posterior)
@@ -293,10 +294,10 @@ def test_mixtures_of_each_kind_are_found_from_their_sketch(kind):
     sizes = np.ones(K) if kind == "tied" else np.array([0.8, 1, 1.2])
     roots = sizes[:, None, None] * one
     value = 1e4 * expected_features(omega, weights, means, roots)
-    fits = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 1e4, 1.0), 1.0, K, kind))(
+    fits = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 1e4, 1e-3, 1.0), 1.0, K, kind))(
         jax.random.key(0)
     )
-    order = np.argsort(fits.weights[0])
+    order = np.argsort(fits.counts[0])
     np.testing.assert_allclose(fits.means[0][order], means, atol=0.03)
     np.testing.assert_allclose(fits.covariances[0][order], roots @ roots.mT, atol=0.02)
     assert (fits.errors[0, 2] < 0.1).all(), "entries of covariances are known"
@@ -312,10 +313,10 @@ def test_the_best_of_many_fits_to_a_sketch_is_found():
     spread = np.sqrt(weights @ (means**2 + std**2) - (weights @ means) ** 2)
     roots = std[:, :, None] / spread[:, None] * np.eye(2)
     value = 2e4 * expected_features(omega, weights, (means - weights @ means) / spread, roots)
-    fit = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 2e4, 1.0), 1.0, 5, "diag"))
+    fit = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 2e4, 1e-3, 1.0), 1.0, 5, "diag"))
     for i in range(6):
         found = fit(jax.random.key(i))
-        np.testing.assert_allclose(np.sort(found.weights[0]), np.sort(weights), atol=0.05)
+        np.testing.assert_allclose(np.sort(found.counts[0]), 2e4 * np.sort(weights), atol=1e3)
 
 
 @jax.enable_x64(True)
@@ -330,7 +331,7 @@ def test_rows_choose_the_start_unless_their_ratios_are_noise(noise, chosen):
     params = m.init()._replace(
         rivals=jax.tree.map(f32, rivals), log_posterior=f32([0, -5, -1, -np.inf]), total=f32(3000)
     )
-    choice = m.openings()[2]
+    choice = m.openings()[3]
     ratios = mapped(choice.statistics(params))({"x": rows.astype(f32)})["ratios"]
     shortened = ratios / np.maximum(1, np.linalg.norm(ratios, axis=1, keepdims=True))
     update = jax.jit(lambda *release: choice.update(*release, None))
@@ -347,20 +348,69 @@ def test_rows_choose_the_start_unless_their_ratios_are_noise(noise, chosen):
     np.testing.assert_allclose(np.corrcoef(ratios[:, 0], log[1] - log[0])[0, 1], 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["spherical", "diag"])
+@jax.enable_x64(True)
+def opened(m, rows, noise=1e-3):
+    """Parameters after the columns and the moments of `rows`, with noise of that deviation."""
+    params, rng = m.init(), np.random.default_rng(7)
+    for opening in m.openings()[:2]:
+        shares = mapped(opening.statistics(params))({"x": rows.astype(f32)})
+        sums = {
+            name: np.float64(leaf.sum(axis=0)) + noise * rng.standard_normal(leaf.shape[1:])
+            for name, leaf in shares.items()
+        }
+        params = opening.update(params, sums, dict.fromkeys(sums, noise), None)
+    return params
+
+
+@pytest.mark.parametrize("kind", ["spherical", "diag", "full"])
 def test_rows_are_whitened_so_that_components_stay_of_their_kind(kind):
-    sketched = dict(frequencies=frequencies(D, K), means=None, weights=None)
-    m, rng = model(kind=kind, whole_radius=f32(9), **sketched), np.random.default_rng(7)
-    rows = rng.normal(size=(4000, D)) * [1.0, 0.1]
-    one, scales = m.openings()[0], {"count": 1e-3, "first": 1e-3, "second": 1e-3}
-    shares = mapped(one.statistics(m.init()))({"x": rows.astype(f32)})
-    sums = {name: leaf.sum(axis=0) for name, leaf in shares.items()}
-    spread = np.asarray(one.update(m.init(), sums, scales, None).spread)
-    assert abs(spread[0, 1]) < 1e-4
+    m = model(kind=kind, frequencies=frequencies(D, K), means=None, weights=None)
+    rows = np.random.default_rng(7).normal(size=(4000, D)) @ [[0.3, 0.02], [0, 0.01]]
+    params = opened(m, rows)
+    spread, own = np.asarray(params.spread), np.cov(rows.T)
     if kind == "spherical":
-        assert spread[0, 0] == pytest.approx(spread[1, 1]) == pytest.approx(0.505, rel=0.1)
+        assert spread[0, 0] == spread[1, 1] == pytest.approx(np.trace(own) / 2, rel=0.1)
     else:
-        assert spread[0, 0] > 50 * spread[1, 1]
+        np.testing.assert_allclose(np.diag(spread), np.diag(own), rtol=0.1)
+    correlation = spread[0, 1] / np.sqrt(spread[0, 0] * spread[1, 1])
+    assert correlation == pytest.approx(0.894 if kind == "full" else 0, abs=0.01)
+    np.testing.assert_allclose(params.centre, rows.mean(axis=0), atol=0.02)
+
+
+@jax.enable_x64(True)
+@pytest.mark.parametrize("noise", [0.1, 40.0])
+def test_location_and_size_of_columns_are_found_whatever_the_range(noise):
+    """Of two groups both are in; of a narrow column far from the middle, the place."""
+    rng = np.random.default_rng(9)
+    groups = rng.choice([-0.1, 0.3], 2000) + 0.01 * rng.normal(size=2000)
+    rows = np.stack([groups, 0.6 + 0.02 * rng.normal(size=2000), 0.7 * rng.normal(size=2000)], 1)
+    value = np.asarray(mapped(waves)(rows.astype(f32)))
+    np.testing.assert_allclose(np.sqrt((value**2).sum(axis=(1, 2, 3))), 1, atol=1e-5)
+    value = value.sum(axis=0, dtype=float) + noise * rng.standard_normal(value.shape[1:])
+    found = fit_columns(jnp.asarray(value), 2000.0, noise, 1.0)
+    near = 0.3 if noise < 1 else 0.5
+    np.testing.assert_allclose(found.std / rows.std(axis=0), 1, atol=near)
+    assert (abs(found.centre - rows.mean(axis=0)) < near * rows.std(axis=0)).all()
+    if noise < 1:
+        return
+    # Of noise alone nothing is believed.
+    blind = fit_columns(jnp.asarray(noise * rng.standard_normal(value.shape)), 1.0, noise, 1.0)
+    assert (abs(blind.centre) < 0.5).all() and ((0.1 < blind.std) & (blind.std < 1)).all()
+
+
+@jax.enable_x64(True)
+def test_moments_that_hide_in_noise_stay_those_of_the_columns():
+    m = model(frequencies=frequencies(D, K), means=None, weights=None)
+    params = m.init()._replace(
+        centre=f32([0.2, -0.1]), spread=np.diag(f32([0.04, 0.09])), total=f32(1000)
+    )
+    moments = m.openings()[1]
+    zero = {"count": np.ones(1) * 1000, "first": np.zeros((1, D)), "second": np.zeros((1, D, D))}
+    wild = jax.tree.map(lambda x: x + 3000 * np.random.default_rng(3).normal(size=x.shape), zero)
+    after = moments.update(params, wild, dict.fromkeys(zero, 3000.0), None)
+    np.testing.assert_allclose(np.diag(after.spread), [0.04, 0.09], rtol=0.5)
+    assert (np.linalg.eigvalsh(after.spread) > 0.01).all()
+    np.testing.assert_allclose(after.centre, [0.2, -0.1], atol=0.1)
 
 
 @pytest.mark.slow
@@ -370,7 +420,7 @@ def test_a_sketch_of_fewer_records_has_larger_errors():
     means, roots = np.array([[-1, 0], [1, 0.0]]), 0.5 * np.array([np.eye(2)] * 2)
     value = 1e5 * expected_features(omega, np.array([0.4, 0.6]), means, roots)
     fit = jax.jit(
-        lambda rate: fit_sketch(jax.random.key(0), Sketch(omega, value, 1e5, rate), 1.0, 2, "diag")
+        lambda rate: fit_sketch(jax.random.key(0), Sketch(omega, value, 1e5, 1e-3, rate), 1.0, 2, "diag")
     )
     whole, sampled = (np.asarray(fit(rate).errors[0]) for rate in (1.0, 0.1))
     np.testing.assert_allclose(sampled, 10 * whole, rtol=0.2)  # sampling is nearly all of them

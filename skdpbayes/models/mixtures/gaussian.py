@@ -200,7 +200,7 @@ class GaussianMixture:
         """Columns, moments of all records; their sketch and a choice, unless the start is given."""
         columns = Opening(
             statistics=lambda params: lambda record: {
-                "count": jnp.ones(1),
+                "count": jnp.where(jnp.isfinite(record["x"]).all(), jnp.ones(1), jnp.nan),
                 "waves": waves(record["x"]),
             },
             blocks={
@@ -270,7 +270,14 @@ class GaussianMixture:
         del key
         params, sums, scales = double((params, sums, scales))
         d, radius = self.n_features, self._whole_radius
-        n = jnp.maximum(sums["count"][0], params.total / 2)
+        n, error = _weighed(
+            sums["count"][0],
+            scales["count"] ** 2,
+            params.total,
+            (params.total_error * params.total) ** 2,
+        )
+        n = jnp.maximum(n, params.total / 2)
+        params = params._replace(total=n, total_error=jnp.sqrt(error) / n)
         noise = {name: scales[name] * radius**i / n for i, name in ((1, "first"), (2, "second"))}
         shift, _ = _weighed(sums["first"][0] * radius / n, noise["first"]**2, 0.0, _COLUMN_ERROR)
         second = sums["second"][0]
