@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -28,21 +29,21 @@ if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
 
-# Variance of the noise in the average score, were the whole budget spent on one release, over that
-# of sampling: from here on densities are better by "vips".
-_MOST_NOISE = 3.0
-# From here on the start is worth more than rounds: shares of columns, moments, sketch and choice.
-_MUCH_NOISE, _SHARES_IN_NOISE = 1.0, (0.08, 0.02, 0.45, 0.1)
+# Variances of the noise in the average score, were the whole budget spent on one release, over that
+# of sampling. From the first on the start is worth more than rounds, with these shares of columns,
+# moments, sketch and choice; from the second on intervals are too narrow.
+_MUCH_NOISE, _SHARES_IN_NOISE = 1.0, (0.1, 0.02, 0.7, 0.05)
+_MOST_NOISE = 2.0
 
 
 class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     """Bayesian Gaussian mixture, under (epsilon, delta)-differential privacy.
 
     Replaces `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The starting values
-    come from three releases: the moments of all rows, a sketch of them, and a choice among the
-    mixtures that fit the sketch (``docs/solvers/vips-mixtures.md``). After that, a fixed number of
-    rounds releases sums of expected statistics, or of gradients. The guarantee is that of
-    `DPBayesianLogisticRegression`.
+    come from four releases: place and width of each column, the moments of all rows, a sketch of
+    them, and a choice among the mixtures that fit the sketch (``docs/solvers/vips-mixtures.md``).
+    After that, a fixed number of rounds releases sums of expected statistics, or of gradients. The
+    guarantee is that of `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
@@ -58,20 +59,18 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Public ranges of the features, each end a number or an array of shape (n_features,); for
         data frames, a dict from column names to pairs, or a `Schema` with bounds. Rows far outside
         are down-weighted, and the others are not altered. A huge value (1e30) makes a bounded but
-        meaningless contribution to each release. Bounds up to about twice too wide cost little,
-        since only the first release depends on them. Far wider ones, or ones that cut off much of
-        the data, ruin a fit of a few thousand rows (with "vips", `converged_` is a sign). None
-        takes the ranges from the data, which is not private: it warns, and `privacy_spent_` records
-        that the guarantee does not hold.
+        meaningless contribution to each release. Bounds up to fifty times too wide cost little,
+        since only the first release depends on them. Ones that cut off much of the data ruin a fit
+        of a few thousand rows. None takes the ranges from the data, which is not private: it warns,
+        and `privacy_spent_` records that the guarantee does not hold.
     solver : {"auto", "na-dpvi", "dpvi", "vips", "sgld"}, default="auto"
         "vips" is variational Bayes from noisy sums of expected statistics: quick, but its intervals
         are too narrow if components overlap. The others use the likelihood with the component
         labels summed out, so that their intervals include the uncertainty of the labels. "na-dpvi"
         and "dpvi" give normal posteriors around the starting values, "dpvi" wider ones; "sgld" runs
-        a chain from there, which needs many rows and steps. "auto" is "na-dpvi"; it is "vips" where
-        public numbers say that the noise of scores is more than three times their own (few rows,
-        many parameters, a small `epsilon`), for more than 300 parameters, and under
-        ``adjacency="add_remove"``; and "dpvi" if `guide` or `learning_rate` is given.
+        a chain from there, which needs many rows and steps. "auto" is "na-dpvi"; it is "vips" for
+        more than 300 parameters and under ``adjacency="add_remove"``; and "dpvi" if `guide` or
+        `learning_rate` is given.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, so that it
         is estimated from the releases, and `sampling_rate` must be given.
@@ -111,7 +110,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Probability with which each row enters a round. None: 1 with "vips"; otherwise a rate at
         which 65 536 rows ("na-dpvi": 131 072) are expected.
     n_steps : int, default=None
-        Number of releases, including the three for the starting values (one without a sketch).
+        Number of releases, including the four for the starting values (two without a sketch).
         None: these and 6 ("vips"), 60 ("dpvi"), 20 ("na-dpvi") or 2000 ("sgld") rounds.
     clipping_norm : float, default=None
         l2 bound on a row's gradient, in coordinates in which components are roughly standard
@@ -327,10 +326,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         from skdpbayes.plans.registry import check_special
 
         own, size = super()._settings(facts), self._size(facts.n_features)
-        noise = 0.0
-        if facts.n_rows is not None:
-            noise = own.least_noise() ** 2 * size / facts.n_rows
-        if noise > _MUCH_NOISE:
+        if self._noise(own, facts) > _MUCH_NOISE:
             own = replace(own, defaults=replace(own.defaults, opening_shares=_SHARES_IN_NOISE))
         if own.solver not in self._automatic:
             return own
@@ -339,10 +335,24 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         elif own.adjacency == "add_remove" or facts.n_rows is None:
             solver = "vips"
         else:
-            vips = noise > _MOST_NOISE or size > own.defaults.full_rank_up_to
-            solver = "vips" if vips else "na-dpvi"
+            solver = "vips" if size > own.defaults.full_rank_up_to else "na-dpvi"
         check_special(solver, self._parameters())
         return replace(own, solver=solver)
+
+    def _noise(self, own: Settings, facts: Facts) -> float:
+        """Variance of the noise of scores over that of sampling; zero where rows are not public."""
+        if facts.n_rows is None:
+            return 0.0
+        return own.least_noise() ** 2 * self._size(facts.n_features) / facts.n_rows
+
+    def _hints(self, plan: Plan) -> Iterator[str]:
+        noise = self._noise(super()._settings(plan.facts), plan.facts)
+        if noise > _MOST_NOISE:
+            yield (
+                f"The noise of scores has {noise:.2g} times their variance: 90% intervals hold "
+                f"about 75% here. Take about {noise / _MOST_NOISE:.2g} times as many rows, a larger "
+                "epsilon, or fewer parameters (n_components, or covariance_type='diag')."
+            )
 
     def _size(self, d: int) -> int:
         """Number of free parameters, with `d` features."""

@@ -55,7 +55,7 @@ def estimator(epsilon=1.0, **parameters):
     ("n", "change", "solver"),
     [
         (5000, {}, "na-dpvi"),
-        (200, {"epsilon": 0.2}, "vips"),
+        (200, {"epsilon": 0.2}, "na-dpvi"),
         (5000, {"n_components": 100}, "vips"),
         (None, {"adjacency": "add_remove", "sampling_rate": 0.1}, "vips"),
         (5000, {"learning_rate": 0.1}, "dpvi"),
@@ -66,6 +66,20 @@ def test_public_numbers_choose_the_solver(n, change, solver):
     assert automatic.spec == own.spec and automatic.solver_name == own.solver_name == solver
     assert f"by '{solver}'" in repr(automatic)
     assert jax.tree.structure(automatic.solver) == jax.tree.structure(own.solver)
+
+
+def test_where_noise_is_large_the_start_has_most_of_the_budget_and_the_plan_says_so():
+    def first(n, **change):
+        plan = estimator(solver="auto", **change).plan(n, 2)
+        parts = np.array([piece.steps * piece.noise_multiplier**-2 for piece in plan.spec.steps])
+        return tuple((parts / parts.sum())[:4].round(3)), plan.hints
+
+    usual, noisy = (0.05, 0.03, 0.33, 0.1), (0.1, 0.02, 0.7, 0.05)
+    assert first(2000) == (usual, ())
+    assert first(200) == (noisy, ())
+    shares, (hint,) = first(300, epsilon=0.5)
+    assert shares == noisy and "Take about 1.6 times as many rows" in hint
+    assert first(300, epsilon=np.inf)[1] == ()
 
 
 def test_a_number_of_components_is_not_taken_for_a_budget():

@@ -10,6 +10,7 @@ from cases import mapped
 from scipy import integrate, optimize, special, stats
 from sklearn.mixture import BayesianGaussianMixture
 
+from skdpbayes.models.mixtures.columns import fit_columns, waves
 from skdpbayes.models.mixtures.gaussian import (
     GaussianMixture,
     Start,
@@ -17,7 +18,6 @@ from skdpbayes.models.mixtures.gaussian import (
     mean_weights,
     restricted,
 )
-from skdpbayes.models.mixtures.columns import fit_columns, waves
 from skdpbayes.models.mixtures.marginal import nodes_for
 from skdpbayes.models.mixtures.sketch import (
     Sketch,
@@ -420,7 +420,9 @@ def test_a_sketch_of_fewer_records_has_larger_errors():
     means, roots = np.array([[-1, 0], [1, 0.0]]), 0.5 * np.array([np.eye(2)] * 2)
     value = 1e5 * expected_features(omega, np.array([0.4, 0.6]), means, roots)
     fit = jax.jit(
-        lambda rate: fit_sketch(jax.random.key(0), Sketch(omega, value, 1e5, 1e-3, rate), 1.0, 2, "diag")
+        lambda rate: fit_sketch(
+            jax.random.key(0), Sketch(omega, value, 1e5, 1e-3, rate), 1.0, 2, "diag"
+        )
     )
     whole, sampled = (np.asarray(fit(rate).errors[0]) for rate in (1.0, 0.1))
     np.testing.assert_allclose(sampled, 10 * whole, rtol=0.2)  # sampling is nearly all of them

@@ -2,8 +2,9 @@
 
 A record's statistic is taken in coordinates of each component: with ``y_k`` its distance from the
 component's mean in units of `radius` standard deviations, ``r_k (1, y_k, y_k y_k')``, of norm ``|r|
-sqrt(3)`` at most. Three releases come first: the moments of all records, a sketch, to which
-mixtures are fitted (``models/mixtures/sketch.py``), and the records' choice among these as a start.
+sqrt(3)`` at most. Four releases come first: columns (``models/mixtures/columns.py``), the
+moments of all records, a sketch, to which mixtures are fitted (``models/mixtures/sketch.py``), and
+the records' choice among these as a start.
 """
 
 from __future__ import annotations
@@ -199,10 +200,12 @@ class GaussianMixture:
     def openings(self) -> tuple[Opening, ...]:
         """Columns, moments of all records; their sketch and a choice, unless the start is given."""
         columns = Opening(
-            statistics=lambda params: lambda record: {
-                "count": jnp.where(jnp.isfinite(record["x"]).all(), jnp.ones(1), jnp.nan),
-                "waves": waves(record["x"]),
-            },
+            statistics=lambda params: (
+                lambda record: {
+                    "count": jnp.where(jnp.isfinite(record["x"]).all(), jnp.ones(1), jnp.nan),
+                    "waves": waves(record["x"]),
+                }
+            ),
             blocks={
                 "count": Block(NORM, _COUNT_SHARE, "weight"),
                 "waves": Block(NORM, 1 - _COUNT_SHARE, "statistic"),
@@ -279,7 +282,7 @@ class GaussianMixture:
         n = jnp.maximum(n, params.total / 2)
         params = params._replace(total=n, total_error=jnp.sqrt(error) / n)
         noise = {name: scales[name] * radius**i / n for i, name in ((1, "first"), (2, "second"))}
-        shift, _ = _weighed(sums["first"][0] * radius / n, noise["first"]**2, 0.0, _COLUMN_ERROR)
+        shift, _ = _weighed(sums["first"][0] * radius / n, noise["first"] ** 2, 0.0, _COLUMN_ERROR)
         second = sums["second"][0]
         second = jnp.diag(second) if self._whole_kind == "diag" else second
         second = second * radius**2 / n - jnp.outer(shift, shift)
@@ -321,9 +324,7 @@ class GaussianMixture:
         params = double(params)
         frequencies = double(jnp.asarray(self.frequencies))
         rate = jnp.asarray(self.sampling_rate, float)
-        sketch = Sketch(
-            frequencies, double(sums["sketch"]), params.total, params.total_error, rate
-        )
+        sketch = Sketch(frequencies, double(sums["sketch"]), params.total, params.total_error, rate)
         fit = fit_sketch(key, sketch, double(scales["sketch"]), self.n_components, self.kind)
         scale = jnp.linalg.cholesky(params.spread)
         covariances = jnp.einsum("ij,ckjl,ml->ckim", scale, fit.covariances, scale)
