@@ -349,9 +349,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         noise = self._noise(super()._settings(plan.facts), plan.facts)
         if noise > _MOST_NOISE:
             yield (
-                f"The noise of scores has {noise:.2g} times their variance: intervals are too narrow "
-                f"here. Take about {noise / _MOST_NOISE:.2g} times as many rows, a larger epsilon, "
-                "or fewer parameters (n_components, or covariance_type='diag')."
+                f"The noise of scores has {noise:.2g} times their variance: intervals are too "
+                f"narrow here. Take about {noise / _MOST_NOISE:.2g} times as many rows, a larger "
+                "epsilon, or fewer parameters (n_components, or covariance_type='diag')."
             )
 
     def _size(self, d: int) -> int:
