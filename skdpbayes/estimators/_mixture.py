@@ -326,7 +326,8 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         from skdpbayes.plans.registry import check_special
 
         own, size = super()._settings(facts), self._size(facts.n_features)
-        if self._noise(own, facts) > _MUCH_NOISE:
+        sketched = self.means_init is None and self.n_components > 1
+        if sketched and self._noise(own, facts) > _MUCH_NOISE:
             own = replace(own, defaults=replace(own.defaults, opening_shares=_SHARES_IN_NOISE))
         if own.solver not in self._automatic:
             return own
@@ -349,8 +350,8 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         noise = self._noise(super()._settings(plan.facts), plan.facts)
         if noise > _MOST_NOISE:
             yield (
-                f"The noise of scores has {noise:.2g} times their variance: intervals are too "
-                f"narrow here. Take about {noise / _MOST_NOISE:.2g} times as many rows, a larger "
+                f"The noise of scores has {noise:.2g} times their variance: intervals may not "
+                f"hold here. Take about {noise / _MOST_NOISE:.2g} times as many rows, a larger "
                 "epsilon, or fewer parameters (n_components, or covariance_type='diag')."
             )
 

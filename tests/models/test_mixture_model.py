@@ -1,5 +1,6 @@
 """The mixture's statistics: bounds, coordinates, M-step, and the sketch that it starts from."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -264,7 +265,7 @@ def test_a_mixture_is_found_from_its_sketch():
         {},
         jax.jit(
             lambda value, noise: fit_sketch(
-                jax.random.key(0), Sketch(omega, value, 1e4, 1e-3, 1.0), noise, K, "full"
+                jax.random.key(0), Sketch(omega, value, 1.2e4, 0.2, 1.0), noise, K, "full"
             )
         ),
     )
@@ -276,6 +277,7 @@ def test_a_mixture_is_found_from_its_sketch():
         errors[noise] = np.asarray(fit.errors)[:, order]
         if noise == 1:
             np.testing.assert_allclose(fit.counts[order], 1e4 * weights, rtol=0.05)
+            np.testing.assert_allclose(fit.counts.sum(), 1e4, rtol=0.01)
             np.testing.assert_allclose(fit.means[order], means, atol=0.03)
             np.testing.assert_allclose(fit.covariances[order], roots @ roots.mT, atol=0.03)
         repeated = np.isneginf(fits.log_posterior)
@@ -349,13 +351,18 @@ def test_rows_choose_the_start_unless_their_ratios_are_noise(noise, chosen):
 
 
 @jax.enable_x64(True)
-def opened(m, rows, noise=1e-3):
-    """Parameters after the columns and the moments of `rows`, with noise of that deviation."""
+def opened(m, rows, noise=1e-5, weight=1.0):
+    """Parameters after the columns and the moments of `rows`, with noise of that deviation.
+
+    All but the number of rows counts by a weight, as of persons with many rows.
+    """
     params, rng = m.init(), np.random.default_rng(7)
     for opening in m.openings()[:2]:
         shares = mapped(opening.statistics(params))({"x": rows.astype(f32)})
         sums = {
-            name: np.float64(leaf.sum(axis=0)) + noise * rng.standard_normal(leaf.shape[1:])
+            name: np.float64(leaf.sum(axis=0))
+            * (weight if opening.blocks[name].together != "sum" else 1)
+            + noise * rng.standard_normal(leaf.shape[1:])
             for name, leaf in shares.items()
         }
         params = opening.update(params, sums, dict.fromkeys(sums, noise), None)
@@ -375,6 +382,22 @@ def test_rows_are_whitened_so_that_components_stay_of_their_kind(kind):
     correlation = spread[0, 1] / np.sqrt(spread[0, 0] * spread[1, 1])
     assert correlation == pytest.approx(0.894 if kind == "full" else 0, abs=0.01)
     np.testing.assert_allclose(params.centre, rows.mean(axis=0), atol=0.02)
+
+
+def test_a_small_group_far_away_is_in_the_moments_and_persons_lighter_weights_are_in_no_total():
+    m, rng = (
+        model(frequencies=frequencies(D, K), means=None, weights=None),
+        np.random.default_rng(7),
+    )
+    rows = 0.05 * rng.normal(size=(4000, D)) + 0.6 * (rng.random((4000, 1)) < 0.05)
+    params = opened(m, rows)
+    np.testing.assert_allclose(params.spread, np.cov(rows.T), rtol=0.1)
+    assert params.total == pytest.approx(4000, rel=1e-3)
+    lighter = opened(m, rows, weight=0.6)
+    np.testing.assert_allclose(lighter.spread, np.cov(rows.T), rtol=0.1)
+    assert lighter.total == params.total
+    sampled = opened(replace(m, sampling_rate=f32(0.2)), rows)
+    assert sampled.total_error == pytest.approx(0.0316, rel=0.05) and params.total_error < 0.01
 
 
 @jax.enable_x64(True)

@@ -66,7 +66,7 @@ def fit_columns(value, total, noise, rate) -> Columns:
     steps = [np.arange(-_FAR, _FAR, w / 2) for w in _WIDTHS]
     centres = np.concatenate(steps)
     log_stds = np.repeat(np.log(_WIDTHS), [len(s) for s in steps])
-    # A width has as many points as it has locations, so that each point counts by its cell.
+    # Even, so that a mean over it is one over the posterior.
     fine = np.meshgrid(np.linspace(-1.5, 1.5, 25), np.linspace(-1, 1, 17), indexing="ij")
 
     def of_column(value):

@@ -32,7 +32,13 @@ _LEAST = 0.125  # least factor of a variance in one round, with noise
 # Clipping norm of a row's log density ratios, and the usual size of their sums: noise beyond it
 # makes them count for less than the sketch.
 _RATIO_NORM, _USUAL_GAP = 0.3, 10.0
-_COUNT_SHARE = 0.2  # of the number of records, in the first release
+# Blocks of the first release. Of persons, the number of rows is another than the sum of weights.
+_COLUMNS = {
+    "count": Block(NORM, 0.1, "sum"),
+    "waves": Block(NORM, 0.8, "statistic"),
+    "weight": Block(NORM, 0.1, "weight"),
+}
+_LIGHTER = 0.2  # standard deviation of the share in which the weights of records may be lighter
 _COLUMN_ERROR = 0.2  # variance of what columns say of the moments of all records, in their units
 
 
@@ -200,21 +206,13 @@ class GaussianMixture:
     def openings(self) -> tuple[Opening, ...]:
         """Columns, moments of all records; their sketch and a choice, unless the start is given."""
         columns = Opening(
-            statistics=lambda params: (
-                lambda record: {
-                    "count": jnp.where(jnp.isfinite(record["x"]).all(), jnp.ones(1), jnp.nan),
-                    "waves": waves(record["x"]),
-                }
-            ),
-            blocks={
-                "count": Block(NORM, _COUNT_SHARE, "weight"),
-                "waves": Block(NORM, 1 - _COUNT_SHARE, "statistic"),
-            },
+            statistics=lambda params: _columns,
+            blocks=_COLUMNS,
             update=self._after_columns,
         )
         moments = Opening(
             statistics=self._moments,
-            blocks=_shared(self._whole_kind, self.n_features, 1, self._whole_radius),
+            blocks=_shared(self._whole_kind, self.n_features, 1, 2 * math.sqrt(self.n_features)),
             update=self._after_moments,
         )
         sketch = Opening(self._sketch, {"sketch": Block(NORM)}, self._after_sketch)
@@ -227,11 +225,6 @@ class GaussianMixture:
     def _whole_kind(self) -> str:
         return "full" if self.kind in ("full", "tied") else "diag"
 
-    @property
-    def _whole_radius(self) -> float:
-        """Norm beyond which records are down-weighted in the moments of all, in their own units."""
-        return math.sqrt(2 * (self.n_features + 3))
-
     def _after_columns(
         self,
         params: MixtureParams,
@@ -243,24 +236,29 @@ class GaussianMixture:
         sums, scales = double(sums), double(scales)
         n = jnp.maximum(sums["count"][0], jnp.maximum(2 * scales["count"], 1))
         rate = jnp.asarray(self.sampling_rate, float)
-        found = fit_columns(sums["waves"], n, scales["waves"], rate)
+        sampling = (1 - rate) / (rate * n)
         params = params._replace(
-            centre=found.centre,
-            spread=jnp.diag(found.std**2),
-            total=n,
-            total_error=scales["count"] / n,
+            total=n, total_error=jnp.sqrt((scales["count"] / n) ** 2 + sampling)
         )
-        return single(params)
+        weight = _sum_of_weights(params, sums["weight"][0], scales["weight"])
+        found = fit_columns(sums["waves"], weight, scales["waves"], rate)
+        return single(params._replace(centre=found.centre, spread=jnp.diag(found.std**2)))
+
+    def _whole_radius(self, params):
+        """Norm in units of columns beyond which records count less in the moments of all.
+
+        The larger it is, the more of small groups far away is seen, and the larger is the noise: of
+        about a quarter of a variance.
+        """
+        square = 0.25 / jnp.maximum(params.total_error, 1e-7)
+        return jnp.sqrt(jnp.maximum(square, 2 * (self.n_features + 3)))
 
     def _moments(self, params):
-        std = jnp.sqrt(jnp.diagonal(params.spread))
+        std = jnp.sqrt(jnp.diagonal(params.spread)) * self._whole_radius(params)
         one = np.ones(1, np.float32)
-
-        def of_record(record):
-            y = (record["x"] - params.centre) / (std * self._whole_radius)
-            return bounded(self._whole_kind, one, y[None])
-
-        return of_record
+        return lambda record: bounded(
+            self._whole_kind, one, ((record["x"] - params.centre) / std)[None]
+        )
 
     def _after_moments(
         self,
@@ -272,24 +270,22 @@ class GaussianMixture:
         """Moments as far as noise allows: what it hides stays as the columns have it."""
         del key
         params, sums, scales = double((params, sums, scales))
-        d, radius = self.n_features, self._whole_radius
-        n, error = _weighed(
-            sums["count"][0],
-            scales["count"] ** 2,
-            params.total,
-            (params.total_error * params.total) ** 2,
+        eye, square = jnp.eye(self.n_features), self._whole_radius(params) ** 2
+        n = _sum_of_weights(params, sums["count"][0], scales["count"])
+        shift, _ = _weighed(
+            sums["first"][0] * jnp.sqrt(square) / n,
+            square * (scales["first"] / n) ** 2,
+            0.0,
+            _COLUMN_ERROR,
         )
-        n = jnp.maximum(n, params.total / 2)
-        params = params._replace(total=n, total_error=jnp.sqrt(error) / n)
-        noise = {name: scales[name] * radius**i / n for i, name in ((1, "first"), (2, "second"))}
-        shift, _ = _weighed(sums["first"][0] * radius / n, noise["first"] ** 2, 0.0, _COLUMN_ERROR)
         second = sums["second"][0]
-        second = jnp.diag(second) if self._whole_kind == "diag" else second
-        second = second * radius**2 / n - jnp.outer(shift, shift)
+        second = jnp.diag(second) if self._whole_kind == "diag" else (second + second.T) / 2
+        noise = (scales["second"] * square / n) ** 2 * (1 + eye) / 2  # of symmetric matrices
         second, error = _weighed(
-            (second + second.T) / 2, noise["second"] ** 2 / 2, jnp.eye(d), _COLUMN_ERROR
+            second * square / n - jnp.outer(shift, shift), noise, eye, _COLUMN_ERROR
         )
-        second = floored(second, jnp.maximum(jnp.minimum(jnp.sqrt(error * d), 0.5), 1e-6))
+        least = jnp.minimum(jnp.sqrt(error.max() * self.n_features), 0.5)
+        second = floored(second, jnp.maximum(least, 1e-6))
         std = jnp.sqrt(jnp.diagonal(params.spread))
         # Whitened by one number, spherical components stay spherical.
         spread = restricted(self.kind, (second * jnp.outer(std, std))[None])[0]
@@ -529,6 +525,19 @@ class GaussianMixture:
             return self.covariance_prior
         size = self.freedom * self.n_components ** (-2 / self.n_features)
         return params.spread * size
+
+
+def _columns(record):
+    """Waves of one record, and twice the number one."""
+    found = waves(record["x"])
+    one = jnp.where(jnp.isfinite(found).all(), jnp.ones(1), jnp.nan)
+    return {"count": one, "weight": one, "waves": found}
+
+
+def _sum_of_weights(params, weight, noise):
+    """Sum of weights of records; where noise hides it, their number."""
+    error = (params.total_error**2 + _LIGHTER**2) * params.total**2
+    return jnp.maximum(_weighed(weight, noise**2, params.total, error)[0], params.total / 10)
 
 
 def bounded(kind, r, y):

@@ -143,11 +143,10 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
         matrix = jacobian.T @ jacobian + jnp.diag(precision)
         return error @ error + precision @ x**2, matrix, error @ jacobian + precision * x
 
-    starts = (
-        jnp.zeros((_RESTARTS, precision.size))
-        .at[:, -k * d - 1 : -1]
-        .set(jax.random.normal(key, (_RESTARTS, k * d)))
-    )  # means
+    zeros = jax.tree.map(jnp.zeros_like, vague)
+    starts = jax.vmap(lambda means: ravel_pytree(zeros | {"means": means})[0])(
+        jax.random.normal(key, (_RESTARTS, k, d))
+    )
     losses, found = _adam(loss, starts, _SCREEN)
     n_polished = min(_RESTARTS // 2, max(1, _MOST_PARAMETERS // precision.size))
     found = found[jnp.argsort(losses)[:n_polished]]
