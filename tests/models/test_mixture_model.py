@@ -276,7 +276,7 @@ def test_a_mixture_is_found_from_its_sketch():
         order = np.argsort(fit.counts)
         errors[noise] = np.asarray(fit.errors)[:, order]
         if noise == 1:
-            np.testing.assert_allclose(fit.counts[order], 1e4 * weights, rtol=0.05)
+            np.testing.assert_allclose(fit.counts[order] / 1e4, weights, atol=0.01)
             np.testing.assert_allclose(fit.counts.sum(), 1e4, rtol=0.01)
             np.testing.assert_allclose(fit.means[order], means, atol=0.03)
             np.testing.assert_allclose(fit.covariances[order], roots @ roots.mT, atol=0.03)
@@ -379,8 +379,11 @@ def test_rows_are_whitened_so_that_components_stay_of_their_kind(kind):
         assert spread[0, 0] == spread[1, 1] == pytest.approx(np.trace(own) / 2, rel=0.1)
     else:
         np.testing.assert_allclose(np.diag(spread), np.diag(own), rtol=0.1)
-    correlation = spread[0, 1] / np.sqrt(spread[0, 0] * spread[1, 1])
-    assert correlation == pytest.approx(0.894 if kind == "full" else 0, abs=0.01)
+    if kind == "full":
+        correlation = spread[0, 1] / np.sqrt(spread[0, 0] * spread[1, 1])
+        assert correlation == pytest.approx(0.894, abs=0.01)
+    else:
+        assert spread[0, 1] == 0
     np.testing.assert_allclose(params.centre, rows.mean(axis=0), atol=0.02)
 
 
@@ -405,7 +408,7 @@ def test_a_small_group_far_away_is_in_the_moments_and_persons_lighter_weights_ar
 def test_location_and_size_of_columns_are_found_whatever_the_range(noise):
     """Of two groups both are in; of a narrow column far from the middle, the place."""
     rng = np.random.default_rng(9)
-    groups = rng.choice([-0.1, 0.3], 2000) + 0.01 * rng.normal(size=2000)
+    groups = rng.choice([-0.3, 0.3], 2000) + 0.003 * rng.normal(size=2000)
     rows = np.stack([groups, 0.6 + 0.02 * rng.normal(size=2000), 0.7 * rng.normal(size=2000)], 1)
     value = np.asarray(mapped(waves)(rows.astype(f32)))
     np.testing.assert_allclose(np.sqrt((value**2).sum(axis=(1, 2, 3))), 1, atol=1e-5)
