@@ -59,7 +59,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Public ranges of the features, each end a number or an array of shape (n_features,); for
         data frames, a dict from column names to pairs, or a `Schema` with bounds. Rows far outside
         are down-weighted, and the others are not altered. A huge value (1e30) makes a bounded but
-        meaningless contribution to each release. Bounds up to fifty times too wide cost little,
+        meaningless contribution to each release. Bounds up to ten times too wide cost little,
         since only the first release depends on them. Ones that cut off much of the data ruin a fit
         of a few thousand rows. None takes the ranges from the data, which is not private: it warns,
         and `privacy_spent_` records that the guarantee does not hold.
