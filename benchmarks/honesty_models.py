@@ -317,8 +317,8 @@ def _rare(p: float, n: int, solver: str) -> Cell:
     return Cell(estimator, n, truths, 1)
 
 
-def _hierarchy(n: int, groups: int, epsilon: float, solver: str) -> Cell:
-    """A learnt spread; truths of the prior, three columns and a feature of groups."""
+def _hierarchy(n: int, groups: int, epsilon: float, solver: str, columns: int = 2) -> Cell:
+    """A learnt spread; truths of the prior, standard normal columns and a feature of groups."""
 
     def estimator() -> Any:
         from skdpbayes import DPHierarchicalLogisticRegression
@@ -328,7 +328,7 @@ def _hierarchy(n: int, groups: int, epsilon: float, solver: str) -> Cell:
             groups, features, epsilon=epsilon, group_scale=None, classes=[0, 1], solver=solver
         )
 
-    return Cell(estimator, n, None, 3)
+    return Cell(estimator, n, None, columns + 1)
 
 
 def cells() -> dict[str, Cell]:
@@ -374,10 +374,18 @@ def cells() -> dict[str, Cell]:
         for p, n in ((0.004, 500), (0.02, 5_000))
         for solver in SOLVERS
     }
+    found |= {  # logits whose standard deviation is six
+        f"hierarchy-10-columns-8x3000-{epsilon:g}-{solver}": _hierarchy(
+            3_000, 8, epsilon, solver, columns=10
+        )
+        for epsilon in (0.5, 2.0)
+        for solver in GRADIENT
+    }
     return found | {
         f"hierarchy-{groups}x{n}-{epsilon:g}-{solver}": _hierarchy(n, groups, epsilon, solver)
         for n, groups, epsilon in (
             (1_000, 5, 1.0),
+            (1_000, 20, 2.0),
             (3_000, 8, 0.5),
             (3_000, 8, 2.0),
             (5_000, 8, 8.0),

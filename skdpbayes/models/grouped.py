@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.interpolate import make_interp_spline
+from scipy.special import expit
 
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Opening, double
 from skdpbayes.models.denoising import kept
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
+from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.models.standard_rows import normal_rows, standard_rows
 from skdpbayes.models.whitened import InCoordinates, Mapped, moments_opening, whitening_axes
 from skdpbayes.posteriors.base import GaussianPosterior, Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.posteriors.hierarchy import Levels, Told, linearised
 
 if TYPE_CHECKING:
     from skdpbayes.models.numpyro.reduced import Reduced
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
 _LEAST_SHARE, _NO_SHARE = 0.2, 1e-3  # of a group, over the mean: for its axes, and of records
 _SIZES = 0.2  # budget share of the sizes of groups, in the opening
 _LEAST_ROWS = 512  # of all groups, and as many mirrored ones
-_SPREADS = 24  # nodes of the spread
+_SPREADS = np.linspace(-4, 4, 24)  # hyper-parameters, whose prior is about standard normal
 
 
 class Prior(NamedTuple):
@@ -113,14 +117,56 @@ class GroupedCoordinates(InCoordinates):
 
     def integrated(self, likelihood: NormalLikelihood) -> Posterior:
         """Posterior of the hierarchy, given the likelihood of the coordinates."""
-        axes = np.asarray(self.prior.coordinates, float) @ np.asarray(self.axes, float)
-        own = likelihood.mapped(axes)
-        assert own.centre is not None
-        # About the estimate, with the information by which covariances are reported.
-        slope = own.linear - own.information @ own.centre
-        precision = own.reported + np.eye(len(axes))
-        mean = np.linalg.solve(precision, slope + own.reported @ own.centre)
-        return self.hierarchy.natural(GaussianPosterior.from_precision(mean, precision))
+        told = Told(likelihood.information, likelihood.linear, likelihood.reported)
+        learnt = bool(self.hierarchy.parts.hyper)
+        nodes = _SPREADS[:, None] if learnt else np.zeros((1, 0))
+        found = linearised(told, self._levels(nodes), self._mean_scores(likelihood))
+
+        def seen(hyper: np.ndarray) -> Levels:
+            offset, slope = found
+            if learnt:
+                near = hyper[:, 0].clip(_SPREADS[0], _SPREADS[-1])
+                offset, slope = (make_interp_spline(_SPREADS, x, k=1)(near) for x in found)
+            at = self._levels(hyper)
+            centre = offset + slope * at.centre
+            return at._replace(centre=centre, slope=slope[:, :, None] * at.slope)
+
+        return self.hierarchy.integrated(told, seen)
+
+    def _levels(self, hyper: np.ndarray) -> Levels:
+        """The coordinates, given hyper-parameters."""
+        back, at = np.linalg.inv(np.asarray(self.axes, float)), self.hierarchy.levels(hyper)
+        return at._replace(centre=at.centre @ back.T, slope=back @ at.slope)
+
+    def _mean_scores(
+        self, likelihood: NormalLikelihood
+    ) -> Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Mean scores of normal rows, given means and variances of the coordinates; their slopes.
+
+        Both are over the slope at the estimate, about which the likelihood is quadratic: there, the
+        mean scores are the coordinates. Slopes are means over directions.
+        """
+        grid, weights = normal_nodes(1)
+        shares = np.asarray(self.shares, float)
+
+        def of(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            square = (mean**2 + variance).reshape(self.n_groups, self.size).sum(axis=1)
+            logits = np.sqrt(square / shares)[:, None] * grid[:, 0]
+            p, q = expit(logits), expit(-logits)
+            # By Stein's lemma the mean of a score is that of its slope times the coefficients.
+            secant, bend = (p * q) @ weights, (p * q * (q - p) * logits) @ weights
+            return np.repeat(secant, self.size), np.repeat(secant + bend / self.size, self.size)
+
+        estimate = likelihood.centre
+        assert estimate is not None
+        secant, slope = of(estimate, np.zeros_like(estimate))
+        moved = (slope - secant) * estimate
+
+        def tell(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            own, bent = of(mean, variance)
+            return (own * mean + moved) / slope, bent / slope
+
+        return tell
 
     def natural(self, posterior: Mapped) -> Mapped:
         """Refused: `integrated` has the parameters of the hierarchy."""

@@ -33,6 +33,7 @@ _OF_A_ROUND = 100  # draws of hyper-parameters, for each of them
 _WIDE, _SHARE = 2.0, 0.2  # standard deviation of wide proposals, and their share in later rounds
 _DEGREES, _INFLATED = 4.0, 1.3  # degrees of freedom and variance of the others
 _ERROR = 0.02  # variance of means where there is no information, in that of the prior
+_SWEEPS, _ARRIVED = 100, 0.001  # of a linear approximation
 _FEWEST_NODES, _MOST_NODES, _MOST_ENTRIES = 20, 200, 4_000_000
 
 
@@ -53,11 +54,31 @@ class Levels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Told:
-    """Normal likelihood of u."""
+class Told:
+    """Normal likelihood of u.
+
+    Attributes
+    ----------
+    information : array of shape (m, m)
+        Positive semi-definite.
+    linear : array of shape (m,)
+    reported : array of shape (m, m), optional
+        Information by which covariances given hyper-parameters are reported (`NormalLikelihood`).
+    """
 
     information: Array
     linear: Array
+    reported: Array | None = None
+
+    @classmethod
+    def by(cls, posterior: GaussianPosterior) -> Told:
+        """What a posterior under a standard normal prior says."""
+        precision = np.linalg.inv(posterior.covariance)
+        values, vectors = np.linalg.eigh(precision - np.eye(len(precision)))
+        values = values.clip(0)
+        # A mean where there is no information is an error of the solver: no sign of a wide prior.
+        along = precision @ posterior.mean @ vectors * values / (values + _ERROR)
+        return cls((vectors * values) @ vectors.T, vectors @ along)
 
     def given(self, centre: Array, slope: Array) -> tuple[Array, NDArray[np.floating], float]:
         """Mean of z given hyper-parameters, Cholesky factor of its precision, and evidence."""
@@ -67,6 +88,14 @@ class _Told:
         log = centre @ (self.linear - self.information @ centre / 2) + half @ half / 2
         mean = solve_triangular(root, half, lower=True, trans="T")
         return mean, root, float(log - np.log(np.diag(root)).sum())
+
+    def reported_root(self, slope: Array) -> NDArray[np.floating]:
+        """Cholesky factor of the precision of z that is reported."""
+        information = self.information if self.reported is None else self.reported
+        root: NDArray[np.floating] = np.linalg.cholesky(
+            np.eye(slope.shape[1]) + slope.T @ information @ slope
+        )
+        return root
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,29 +135,22 @@ class HierarchyPosterior(SampledPosterior):
 
 
 def with_hyper_parameters(
-    found: GaussianPosterior,
+    told: Told,
     levels: Callable[[Array], Levels],
     n_hyper: int,
     order: NDArray[np.int64],
 ) -> HierarchyPosterior:
-    """Posterior with hyper-parameters, given one without them.
+    """Posterior with hyper-parameters, given what records tell of other values.
 
     Parameters
     ----------
-    found : GaussianPosterior
-        Of u under a standard normal prior.
+    told : Told
     levels : callable
         From hyper-parameters, of shape (n, k). Their priors are about standard normal.
     n_hyper : int
     order : array
         As in `HierarchyPosterior`.
     """
-    precision = np.linalg.inv(found.covariance)
-    values, vectors = np.linalg.eigh(precision - np.eye(len(precision)))
-    values = values.clip(0)
-    # A mean where there is no information is an error of the solver, and no sign of a wide prior.
-    along = precision @ found.mean @ vectors * values / (values + _ERROR)
-    told = _Told((vectors * values) @ vectors.T, vectors @ along)
 
     def given(at: Levels) -> list[tuple[Array, NDArray[np.floating], float]]:
         return [told.given(c, g) for c, g in zip(at.centre, at.slope, strict=True)]
@@ -140,8 +162,47 @@ def with_hyper_parameters(
     n = int(np.clip(_MOST_ENTRIES // len(order) ** 2, _FEWEST_NODES, _MOST_NODES))
     hyper = _draws(log_density, n_hyper, n)
     at = levels(hyper)
-    means, roots, _ = (np.array(x) for x in zip(*given(at), strict=True))
+    means = np.array([mean for mean, _, _ in given(at)])
+    roots = np.array([told.reported_root(slope) for slope in at.slope])
     return HierarchyPosterior(hyper, means, roots, order)
+
+
+def linearised(
+    told: Told, at: Levels, tell: Callable[[Array, Array], tuple[Array, Array]]
+) -> tuple[Array, Array]:
+    """What records tell of, where it is a function of the values, about their means.
+
+    Parameters
+    ----------
+    told : Told
+        Likelihood of that function.
+    at : Levels
+        Values, given each of n neighbouring hyper-parameters.
+    tell : callable
+        The mean of the function by coordinate, and its mean slope, given the means and the
+        variances of the values, all of shape (m,).
+
+    Returns
+    -------
+    offset, slope : arrays of shape (n, m)
+        The function is ``offset + slope * u``, where u has its posterior.
+    """
+    offset, slope = np.zeros(at.centre.shape[1]), np.ones(at.centre.shape[1])
+    found = []
+    for centre, matrix in zip(at.centre, at.slope, strict=True):
+        for _ in range(_SWEEPS):
+            z, root, _ = told.given(offset + slope * centre, slope[:, None] * matrix)
+            mean = centre + matrix @ z
+            variance = np.square(solve_triangular(root, matrix.T, lower=True)).sum(axis=0)
+            value, new = tell(mean, variance)
+            before = np.append(offset, slope)
+            # Whole steps may oscillate.
+            offset, slope = (offset + value - new * mean) / 2, (slope + new) / 2
+            if np.allclose(np.append(offset, slope), before, rtol=_ARRIVED, atol=_ARRIVED):
+                break
+        found.append((offset, slope))
+    offsets, slopes = (np.array(x) for x in zip(*found, strict=True))
+    return offsets, slopes
 
 
 def _draws(log_density: Callable[[Array], Array], k: int, n: int) -> Array:

@@ -30,7 +30,7 @@ from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, with
 from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
 
 _FACTOR = 0.01  # prior variance of the ratio of the records' curvature to that of simulated rows
-_APART = 0.25  # relative difference of both at which simulated rows are believed by half
+_APART, _ALONE = 0.25, 0.5  # relative difference at which both count the same: least and most
 _ERRORS = 0.7  # standard errors that are taken off the square of that difference
 _PLAUSIBLE = 1.0  # prior mean of the square (exponential)
 _BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
@@ -85,6 +85,7 @@ class Likeness(NamedTuple):
     told: jax.Array  # share of the difference that is no noise
     factor_variance: jax.Array
     alike: jax.Array  # share in which the curvature of simulated rows is believed
+    surely: jax.Array  # the same for the covariance that is reported, which has to be cautious
 
 
 def likeness(known: Curvature, blocks: Sequence[slice] = (slice(None),)) -> Likeness:
@@ -110,7 +111,10 @@ def likeness(known: Curvature, blocks: Sequence[slice] = (slice(None),)) -> Like
     deviation = 2 * jnp.sqrt(entries) * variance / whole
     chance = deviation * jnp.maximum(_ERRORS, deviation / _PLAUSIBLE)
     apart = (told * jnp.sum(difference**2) / whole - chance).clip(0)
-    return Likeness(factor, difference, told, sure * error, 1 / (1 + apart / _APART**2))
+    # What counts in their place, the released curvature by itself, has an error too.
+    alone = (entries * variance / whole).clip(_APART**2, _ALONE**2)
+    alike, surely = (e / (e + apart) for e in (alone, _APART**2))
+    return Likeness(factor, difference, told, sure * error, alike, surely)
 
 
 def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -136,7 +140,7 @@ def reported_spectrum(
     Along the coefficients the released curvature may be many times too large.
     """
     believed = _inverse(_believed(like, simulated))
-    inverse = like.alike * believed + (1 - like.alike) * _inverse(alone)
+    inverse = like.surely * believed + (1 - like.surely) * _inverse(alone)
     values, vectors = jnp.linalg.eigh(inverse)
     return 1 / values, vectors
 

@@ -300,24 +300,49 @@ def test_a_group_without_rows_is_foreseen_as_one():
 
 
 def test_the_posterior_is_that_of_the_likelihood_under_the_hierarchy():
-    """With a given spread; the covariance is by the reported information."""
+    """With a given spread and small logits; the covariance is by the reported information."""
     seen = coordinates(0.7)
     axes = np.asarray(seen.axes, float)
-    root = np.tril(RNG.normal(size=(P, P))) + 2 * np.eye(P)
-    information, centre = root @ root.T, RNG.normal(size=P)
-    slope = RNG.normal(size=P)  # of the likelihood at the centre
+    root = 1e3 * (np.tril(RNG.normal(size=(P, P))) + 2 * np.eye(P))
+    information, centre = root @ root.T, 1e-2 * RNG.normal(size=P)
+    slope = 1e3 * RNG.normal(size=P)  # of the likelihood at the centre
     reported = 0.5 * information
     linear = slope + information @ centre
     found = seen.integrated(NormalLikelihood(information, linear, reported, centre))
     draws = seen.hierarchy.model.constrained(found.sample(np.random.default_rng(0), 40_000))
     weights = np.asarray(draws["weights"]).reshape(-1, P)
-    back = np.linalg.inv(axes)
-    precision = back.T @ reported @ back + np.linalg.inv(prior_of_weights(0.7))
-    mean = np.linalg.solve(precision, back.T @ (slope + reported @ centre))
-    covariance = np.linalg.inv(precision)
+    back, prior = np.linalg.inv(axes), np.linalg.inv(prior_of_weights(0.7))
+    mean = np.linalg.solve(back.T @ information @ back + prior, back.T @ linear)
+    covariance = np.linalg.inv(back.T @ reported @ back + prior)
     sd = np.sqrt(np.diag(covariance))
     np.testing.assert_allclose(weights.mean(axis=0), mean, atol=0.03 * sd.max())
     np.testing.assert_allclose(np.cov(weights.T), covariance, atol=0.04 * sd.max() ** 2)
+
+
+def test_mean_scores_are_those_of_normal_rows_and_labels():
+    """At the estimate they are the coordinates; slopes are means over all directions."""
+    seen = coordinates()
+    estimate, mean = 0.8 * RNG.normal(size=P), RNG.normal(size=P)
+    root = 0.05 * np.tril(RNG.normal(size=(P, P)))
+    tell = seen._mean_scores(NormalLikelihood(np.eye(P), estimate, np.eye(P), estimate))
+    np.testing.assert_allclose(tell(estimate, np.zeros(P))[0], estimate)
+    rows, draws = (np.random.default_rng(i).normal(size=(400_000, P)) for i in (0, 1))
+
+    def scores(mean, root):
+        """Mean scores of standard rows, in a group's records, and their mean slopes."""
+        found, slopes = np.empty(P), np.empty(P)
+        for group, share in enumerate(SHARES):
+            own = slice(group * SIZE, (group + 1) * SIZE)
+            weights = (mean + draws @ root.T)[:, own] / share**0.5
+            p = expit(np.sum(rows[:, own] * weights, axis=1))
+            found[own] = np.mean(rows[:, own] * (p - 0.5)[:, None], axis=0) * share**0.5
+            slopes[own] = np.mean((p * (1 - p))[:, None] * rows[:, own] ** 2)
+        return found, slopes
+
+    (about, unit), (expected, slopes) = scores(estimate, 0 * root), scores(mean, root)
+    value, slope = tell(mean, np.sum(root**2, axis=1))
+    np.testing.assert_allclose(slope, slopes / unit, atol=0.05)
+    np.testing.assert_allclose(value, estimate + (expected - about) / unit, atol=0.06)
 
 
 def test_noise_outside_of_the_blocks_is_no_difference():

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.posteriors.hierarchy import Levels, with_hyper_parameters
+from skdpbayes.posteriors.hierarchy import Levels, Told, linearised, with_hyper_parameters
 
 M, Q = 3, 4  # values that records tell of, normal coordinates
 SLOPE = np.random.default_rng(0).normal(size=(M, Q))
@@ -50,7 +50,7 @@ def on_a_grid(gaussian):
 
 def test_moments_are_those_of_a_grid():
     exact = found()
-    posterior = with_hyper_parameters(exact, levels, 1, ORDER)
+    posterior = with_hyper_parameters(Told.by(exact), levels, 1, ORDER)
     draws = posterior.sample(np.random.default_rng(0), 100_000)
     back = np.empty(len(ORDER), int)
     back[ORDER] = np.arange(len(ORDER))
@@ -67,7 +67,7 @@ def test_moments_are_those_of_a_grid():
 def test_without_information_hyper_parameters_keep_their_prior(std):
     """A mean that is only the solver's error would otherwise be a sign of an endless spread."""
     nothing = GaussianPosterior(np.array([0.4, -0.3, 0.2]), np.full(3, std))
-    posterior = with_hyper_parameters(nothing, levels, 1, np.arange(1 + Q))
+    posterior = with_hyper_parameters(Told.by(nothing), levels, 1, np.arange(1 + Q))
     np.testing.assert_allclose(posterior.hyper.mean(), 0, atol=0.1)
     np.testing.assert_allclose(posterior.hyper.std(), 1, atol=0.1)
     np.testing.assert_allclose(posterior.std[1:], 1, atol=0.05)
@@ -76,12 +76,12 @@ def test_without_information_hyper_parameters_keep_their_prior(std):
 
 def test_hardly_any_information_gives_no_endless_spread():
     little = GaussianPosterior(np.full(3, 0.3), np.full(3, 0.999))
-    posterior = with_hyper_parameters(little, levels, 1, np.arange(1 + Q))
+    posterior = with_hyper_parameters(Told.by(little), levels, 1, np.arange(1 + Q))
     assert np.abs(posterior.hyper).max() < 4
 
 
 def test_draws_have_each_hyper_parameter_equally_often():
-    posterior = with_hyper_parameters(found(), levels, 1, np.arange(1 + Q))
+    posterior = with_hyper_parameters(Told.by(found()), levels, 1, np.arange(1 + Q))
     n = len(posterior.hyper)
     draws = posterior.sample(np.random.default_rng(0), 3 * n)[:, 0]
     assert (np.unique(draws, return_counts=True)[1] % 3 == 0).all()
@@ -104,7 +104,7 @@ def test_hyper_parameters_far_from_their_prior_are_found(k):
     u = np.exp(np.repeat(truth, 40)) * np.random.default_rng(0).normal(size=size)
     told = 1e4
     known = GaussianPosterior(u * told / (told + 1), np.full(size, (told + 1) ** -0.5))
-    posterior = with_hyper_parameters(known, spreads, k, np.arange(k + size))
+    posterior = with_hyper_parameters(Told.by(known), spreads, k, np.arange(k + size))
     grid = np.linspace(-5, 5, 4000)[:, None]
     square = np.square(u).reshape(k, 40).sum(axis=1)
     logs = stats.norm.logpdf(grid) - 40 * grid - square * np.exp(-2 * grid) / 2
@@ -114,3 +114,67 @@ def test_hyper_parameters_far_from_their_prior_are_found(k):
     std = np.sqrt((share * grid**2).sum(axis=0) - mean**2)
     np.testing.assert_allclose((posterior.hyper.mean(axis=0) - mean) / std, 0, atol=0.4)
     np.testing.assert_allclose(posterior.hyper.std(axis=0), std, rtol=0.3)
+
+
+def test_spreads_follow_the_information_and_covariances_what_is_reported():
+    told = Told.by(found())
+    wide = with_hyper_parameters(
+        Told(told.information, told.linear, told.information / 4), levels, 1, ORDER
+    )
+    plain = with_hyper_parameters(told, levels, 1, ORDER)
+    np.testing.assert_array_equal(wide.hyper, plain.hyper)
+    np.testing.assert_array_equal(wide.means, plain.means)
+    for (spread,), root in zip(wide.hyper, wide.roots, strict=True):
+        slope = np.exp(spread) * SLOPE
+        expected = np.eye(Q) + slope.T @ told.information @ slope / 4
+        np.testing.assert_allclose(root @ root.T, expected)
+
+
+def saturating(mean, variance):
+    """Mean of the hyperbolic tangent, and of its slope, by coordinate."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(61)
+    value = np.tanh(mean + np.sqrt(variance) * nodes[:, None])
+    weights = weights / weights.sum()
+    return weights @ value, weights @ (1 - value**2)
+
+
+@pytest.mark.parametrize("seen", [0.3, 0.6])
+def test_a_function_that_saturates_tells_less_of_wide_spreads(seen):
+    """Spread of 30 values, of whose hyperbolic tangents records tell, against sums on a grid."""
+    size, error, rng = 30, 0.15, np.random.default_rng(0)
+    truth = np.arctanh(seen) * rng.choice([-1, 1], size) * rng.uniform(0.5, 1.5, size)
+    observed = np.tanh(truth) + error * rng.normal(size=size)
+    told = Told(np.eye(size) / error**2, observed / error**2)
+
+    def spreads(hyper):
+        slope = np.exp(hyper[:, :1, None]) * np.eye(size)
+        return Levels(np.zeros((len(hyper), size)), slope, stats.norm.logpdf(hyper[:, 0]))
+
+    nodes = np.linspace(-3, 3, 25)
+    offsets, slopes = linearised(told, spreads(nodes[:, None]), saturating)
+    assert (np.diff(slopes.mean(axis=1)) < 0).all()  # the wider, the flatter
+
+    def linear(hyper):
+        offset, slope = (
+            np.stack([np.interp(hyper[:, 0], nodes, own) for own in x.T], axis=1)
+            for x in (offsets, slopes)
+        )
+        at = spreads(hyper)
+        return at._replace(centre=offset, slope=slope[:, :, None] * at.slope)
+
+    posterior = with_hyper_parameters(told, linear, 1, np.arange(1 + size))
+    z = np.linspace(-6, 6, 601)
+    logs = []
+    for spread in np.exp(nodes):
+        away = observed - np.tanh(spread * z[:, None])
+        density = np.exp(-(away**2) / (2 * error**2)) * stats.norm.pdf(z)[:, None]
+        logs.append(np.log(density.sum(axis=0)).sum())
+    share = np.exp(np.array(logs) - max(logs) + stats.norm.logpdf(nodes))
+    share /= share.sum()
+    mean = share @ nodes
+    std = np.sqrt(share @ nodes**2 - mean**2)
+    assert posterior.hyper.mean() == pytest.approx(mean, abs=0.6 * std)
+    assert posterior.hyper.std() == pytest.approx(std, rel=0.2)
+    # As if records told of the values themselves, large ones would be taken for small.
+    plain = with_hyper_parameters(told, spreads, 1, np.arange(1 + size))
+    assert plain.hyper.mean() < mean - (0.7 if seen < 0.5 else 2) * std

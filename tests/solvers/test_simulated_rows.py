@@ -94,12 +94,23 @@ def test_noise_that_hides_everything_leaves_the_simulated_rows_believed():
     error = 2 * (P * (P + 1)) ** 0.5 * 70.0**2 / (P * 100.0**2)
     apart = float(like.told * jnp.sum(like.difference**2) / (P * 100.0**2) - error**2)
     assert error > 1 and apart > 0.1
-    assert float(like.alike) == pytest.approx(1 / (1 + apart / 0.25**2), rel=1e-6)
+    # The released curvature by itself is not worse than that, as large noise is taken off it.
+    assert float(like.alike) == pytest.approx(0.5**2 / (0.5**2 + apart), rel=1e-6)
+
+
+@pytest.mark.parametrize(("noise", "alone"), [(3.0, 0.25**2), (15.0, (P + 1) * 0.15**2), (20.0, 0.5**2)])
+def test_rows_are_believed_by_their_difference_beside_the_noise_of_the_release(noise, alone):
+    like = likeness(known(np.diag([90.0, 70, 50, -50, -70, -90]) + 100 * np.eye(P), noise))
+    error = 2 * (P * (P + 1)) ** 0.5 * noise**2 / (P * 100.0**2)
+    apart = float(like.told * jnp.sum(like.difference**2) / (P * 100.0**2)) - error * 0.7
+    assert error < 0.7 and apart > 0.3
+    assert float(like.alike) == pytest.approx(alone / (alone + apart), rel=1e-6)
+    assert float(like.surely) == pytest.approx(0.25**2 / (0.25**2 + apart), rel=1e-6)
 
 
 def test_curvatures_are_mixed_as_they_are_believed():
     simulated, alone = np.diag([1.0, 2.0]), np.diag([9.0, 5.0])
-    like = Likeness(2.0, np.diag([3.0, 0.0]), 0.5, 0.0, 1.0)
+    like = Likeness(2.0, np.diag([3.0, 0.0]), 0.5, 0.0, 1.0, 0.0)
     for alike, expected in ((1.0, [3.5, 4.0]), (0.0, [9.0, 5.0]), (0.5, [6.25, 4.5])):
         values, vectors = spectrum(like._replace(alike=alike), simulated, alone)
         np.testing.assert_allclose(
@@ -113,7 +124,7 @@ def test_reported_covariances_are_mixed_and_not_curvatures():
     """A curvature that may be small leaves much of the covariance."""
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))[0]
     simulated, alone = (turn @ np.diag(x) @ turn.T for x in ([0.5, 2.0], [9.0, 4.0]))
-    like = Likeness(2.0, np.zeros((2, 2)), 0.5, 0.0, 0.25)
+    like = Likeness(2.0, np.zeros((2, 2)), 0.5, 0.0, 0.75, 0.25)
     values, vectors = reported_spectrum(like, simulated, alone)
     covariance = turn @ np.diag([0.25 / 1 + 0.75 / 9, 0.25 / 4 + 0.75 / 4]) @ turn.T
     np.testing.assert_allclose((vectors / values) @ vectors.T, covariance, rtol=1e-9)

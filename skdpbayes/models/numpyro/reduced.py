@@ -12,7 +12,7 @@ them (`skdpbayes.posteriors.hierarchy`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,13 +31,12 @@ from skdpbayes.models.numpyro.predict import at_draw
 from skdpbayes.models.numpyro.program import Placed, Program, log_probability
 from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior, Posterior
-from skdpbayes.posteriors.hierarchy import Levels, with_hyper_parameters
+from skdpbayes.posteriors.hierarchy import Levels, Told, with_hyper_parameters
 
 MOST_COORDINATES = 2000
 _MOST_HYPER = 5  # which importance sampling can cover
 _POINTS = 50  # points at which linearity is checked
 _WIDE = 0.95  # quantile of the widths of priors: that of the rounds
-_FARTHEST = 4.0  # hyper-parameters of a grid; their priors are about standard normal
 _CHUNK = 100  # hyper-parameters at which levels are computed together
 
 
@@ -95,21 +94,36 @@ class Reduced(ProgramLikelihood):
         if not self.parts.hyper:
             return posterior.among_others(np.asarray(self.basis, np.float64))
         assert isinstance(posterior, GaussianPosterior)  # `reduced` for `sgld` has hyper=False
-        parts, size = self.parts, len(self.offset)
-        normal, hyper = list(parts.normal), list(parts.hyper)
         fixed, scale = self._in_rounds()
 
-        def levels(at: np.ndarray) -> Levels:
-            found = _levels(self.model, parts, at)
-            centre = np.linalg.solve(scale, (found.centre - fixed.centre).T).T
-            return Levels(centre, np.linalg.solve(scale, found.slope), found.log_prior)
+        def seen(hyper: np.ndarray) -> Levels:
+            at = self.levels(hyper)
+            centre = np.linalg.solve(scale, (at.centre - fixed.centre).T).T
+            return at._replace(centre=centre, slope=np.linalg.solve(scale, at.slope))
 
-        order = np.empty(size, int)
-        order[hyper + normal] = np.arange(size)
-        return with_hyper_parameters(posterior, levels, len(hyper), order)
+        return self.integrated(Told.by(posterior), seen)
 
-    def priors(self, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Priors of the first coordinates, at n hyper-parameters.
+    def integrated(self, told: Told, levels: Callable[[np.ndarray], Levels]) -> Posterior:
+        """Posterior of all coordinates, given what records tell of functions of them."""
+        normal, hyper = list(self.parts.normal), list(self.parts.hyper)
+        if not hyper:
+            (centre,), (slope,), _ = levels(np.zeros((1, 0)))
+            mean, root = told.given(centre, slope)[0], told.reported_root(slope)
+            return GaussianPosterior.from_precision(mean, root @ root.T)
+        order = np.empty(len(self.offset), int)
+        order[hyper + normal] = np.arange(len(order))
+        return with_hyper_parameters(told, levels, len(hyper), order)
+
+    def levels(self, hyper: np.ndarray) -> Levels:
+        """Normal values read, given hyper-parameters, of shape (n, k)."""
+        return _levels(self.model, self.parts, hyper)
+
+    def priors(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Priors of the first coordinates, given the only hyper-parameter.
+
+        Parameters
+        ----------
+        nodes : array of shape (n,)
 
         Returns
         -------
@@ -124,8 +138,7 @@ class Reduced(ProgramLikelihood):
             return scale, np.eye(len(scale))[None], np.zeros(1)
         if len(self.parts.hyper) > 1:
             raise ValueError("A grid is for one hyper-parameter.")
-        nodes = np.linspace(-_FARTHEST, _FARTHEST, n)[:, None]
-        found = _levels(self.model, self.parts, nodes)
+        found = self.levels(nodes[:, None])
         slope = np.linalg.solve(scale, found.slope)
         covariances = slope @ slope.transpose(0, 2, 1)
         return scale, covariances, found.log_prior - found.log_prior.max()
@@ -133,7 +146,7 @@ class Reduced(ProgramLikelihood):
     def _in_rounds(self) -> tuple[Levels, np.ndarray]:
         """Values read at the hyper-parameters of the rounds; their slope in the coordinates."""
         own = np.asarray(self.offset, np.float64)[list(self.parts.hyper)]
-        fixed = _levels(self.model, self.parts, own[None])
+        fixed = self.levels(own[None])
         basis = np.asarray(self.basis, np.float64)[list(self.parts.normal)]
         return fixed, fixed.slope[0] @ basis[:, : len(fixed.slope[0])]
 
