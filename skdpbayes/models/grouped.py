@@ -26,7 +26,7 @@ from skdpbayes.models.protocols import Array, Contribution, Number, Params, Reco
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.models.standard_rows import normal_rows, standard_rows
 from skdpbayes.models.whitened import InCoordinates, Mapped, moments_opening, whitening_axes
-from skdpbayes.posteriors.base import GaussianPosterior, Posterior
+from skdpbayes.posteriors.base import Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.posteriors.hierarchy import Levels, Told, linearised
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LEAST_SHARE, _NO_SHARE = 0.2, 1e-3  # of a group, over the mean: for its axes, and of records
 _SIZES = 0.2  # budget share of the sizes of groups, in the opening
 _LEAST_ROWS = 512  # of all groups, and as many mirrored ones
+_WIDEST = 50.0  # standard deviation of logits that the nodes of `normal_nodes` serve
 _SPREADS = np.linspace(-4, 4, 24)  # hyper-parameters, whose prior is about standard normal
 
 
@@ -120,18 +121,18 @@ class GroupedCoordinates(InCoordinates):
         told = Told(likelihood.information, likelihood.linear, likelihood.reported)
         learnt = bool(self.hierarchy.parts.hyper)
         nodes = _SPREADS[:, None] if learnt else np.zeros((1, 0))
-        found = linearised(told, self._levels(nodes), self._mean_scores(likelihood))
+        lines = linearised(told, self._levels(nodes), self._mean_scores(likelihood))
 
-        def seen(hyper: np.ndarray) -> Levels:
-            offset, slope = found
+        def levels(hyper: np.ndarray) -> Levels:
+            offset, slope = lines
             if learnt:
                 near = hyper[:, 0].clip(_SPREADS[0], _SPREADS[-1])
-                offset, slope = (make_interp_spline(_SPREADS, x, k=1)(near) for x in found)
+                offset, slope = (make_interp_spline(_SPREADS, x, k=1)(near) for x in lines)
             at = self._levels(hyper)
             centre = offset + slope * at.centre
             return at._replace(centre=centre, slope=slope[:, :, None] * at.slope)
 
-        return self.hierarchy.integrated(told, seen)
+        return self.hierarchy.given_levels(told, levels)
 
     def _levels(self, hyper: np.ndarray) -> Levels:
         """The coordinates, given hyper-parameters."""
@@ -144,29 +145,34 @@ class GroupedCoordinates(InCoordinates):
         """Mean scores of normal rows, given means and variances of the coordinates; their slopes.
 
         Both are over the slope at the estimate, about which the likelihood is quadratic: there, the
-        mean scores are the coordinates. Slopes are means over directions.
+        mean scores are the coordinates. Slopes are means over directions, and the constant column
+        is one of them.
         """
         grid, weights = normal_nodes(1)
-        shares = np.asarray(self.shares, float)
+        # Rows of a group have the second moments of the identity over this.
+        sizes = np.square(np.asarray(self.constant(), float)).reshape(self.n_groups, -1).sum(axis=1)
 
         def of(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             square = (mean**2 + variance).reshape(self.n_groups, self.size).sum(axis=1)
-            logits = np.sqrt(square / shares)[:, None] * grid[:, 0]
-            p, q = expit(logits), expit(-logits)
+            sd = np.sqrt(square / sizes)
+            beyond = (sd / _WIDEST).clip(1)  # there, slopes are in proportion to the density at 0
+            logits = (sd / beyond)[:, None] * grid[:, 0]
+            weighted = expit(logits) * expit(-logits) * weights / beyond[:, None]
             # By Stein's lemma the mean of a score is that of its slope times the coefficients.
-            secant, bend = (p * q) @ weights, (p * q * (q - p) * logits) @ weights
-            return np.repeat(secant, self.size), np.repeat(secant + bend / self.size, self.size)
+            secant, along = weighted.sum(axis=1), weighted @ grid[:, 0] ** 2 / beyond**2
+            slope = ((self.size - 1) * secant + along) / self.size
+            return np.repeat(secant, self.size), np.repeat(slope, self.size)
 
-        estimate = likelihood.centre
+        estimate, averaged = likelihood.centre, likelihood.averaged
         assert estimate is not None
-        secant, slope = of(estimate, np.zeros_like(estimate))
-        moved = (slope - secant) * estimate
+        secant, slope = of(estimate, np.zeros(len(estimate)) if averaged is None else averaged)
+        shift = (slope - secant) * estimate
 
-        def tell(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            own, bent = of(mean, variance)
-            return (own * mean + moved) / slope, bent / slope
+        def mean_score(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            own_secant, own_slope = of(mean, variance)
+            return (own_secant * mean + shift) / slope, own_slope / slope
 
-        return tell
+        return mean_score
 
     def natural(self, posterior: Mapped) -> Mapped:
         """Refused: `integrated` has the parameters of the hierarchy."""

@@ -39,6 +39,8 @@ class NormalLikelihood:
         Estimate of the fit, about which the likelihood is quadratic.
     moments : array of shape (p, p), optional
         M such that ``t' M t`` is the mean square of a record's linear predictors.
+    averaged : array of shape (p,), optional
+        Variances of the coefficients over which the slopes of scores in it are means. None: zero.
     believed : float
         Power of the common scale factor of priors in the fit (`normal_given`).
     """
@@ -48,6 +50,7 @@ class NormalLikelihood:
     reported: np.ndarray
     centre: np.ndarray | None = None
     moments: np.ndarray | None = None
+    averaged: np.ndarray | None = None
     believed: float = 1.0
 
     def mapped(self, axes: ArrayLike) -> NormalLikelihood:
@@ -81,6 +84,7 @@ class NormalLikelihood:
             reported=self.reported[square],
             centre=None,
             moments=None,
+            averaged=None,
         )
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
-from scipy.linalg import solve_triangular
+from scipy.linalg import qr, solve_triangular
 
 from skdpbayes.posteriors.base import GaussianPosterior, SampledPosterior
 
@@ -82,8 +82,7 @@ class Told:
 
     def given(self, centre: Array, slope: Array) -> tuple[Array, NDArray[np.floating], float]:
         """Mean of z given hyper-parameters, Cholesky factor of its precision, and evidence."""
-        told = self.information @ slope
-        root = np.linalg.cholesky(np.eye(slope.shape[1]) + slope.T @ told)
+        told, root = self.information @ slope, _root(self.information, slope)
         half = solve_triangular(root, slope.T @ self.linear - told.T @ centre, lower=True)
         log = centre @ (self.linear - self.information @ centre / 2) + half @ half / 2
         mean = solve_triangular(root, half, lower=True, trans="T")
@@ -91,11 +90,18 @@ class Told:
 
     def reported_root(self, slope: Array) -> NDArray[np.floating]:
         """Cholesky factor of the precision of z that is reported."""
-        information = self.information if self.reported is None else self.reported
-        root: NDArray[np.floating] = np.linalg.cholesky(
-            np.eye(slope.shape[1]) + slope.T @ information @ slope
-        )
-        return root
+        return _root(self.information if self.reported is None else self.reported, slope)
+
+
+def _root(information: Array, slope: Array) -> NDArray[np.floating]:
+    """Lower Cholesky factor of ``I + slope' information slope``.
+
+    By the factors: their product may lose the identity to rounding.
+    """
+    values, vectors = np.linalg.eigh(information)
+    half = (np.sqrt(values.clip(0)) * vectors).T @ slope
+    upper: Array = qr(np.vstack([half, np.eye(slope.shape[1])]), mode="r")[0][: slope.shape[1]]
+    return (upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None]).T
 
 
 @dataclass(frozen=True, repr=False)

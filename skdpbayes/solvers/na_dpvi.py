@@ -306,8 +306,14 @@ class NADPVI:
         """
         found = self._found(model, state)
         information, linear, reported = found.likelihood
+        variances = GaussianPosterior.from_precision(found.mean, found.precision).std ** 2
         return NormalLikelihood(
-            information, linear, reported, found.mean, believed=float(found.alike)
+            information,
+            linear,
+            reported,
+            found.mean,
+            averaged=found.trust * variances,
+            believed=float(found.alike),
         )
 
     def found(self, model: Model, state: TraceState) -> Found:
@@ -327,7 +333,7 @@ class NADPVI:
         reported = _learnt(model, state, estimated, unclear)
         precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
         likelihood = Likelihood(information, linear, reported[0])
-        return Found(state.theta, precision, likelihood, jnp.ones(()))
+        return Found(state.theta, precision, likelihood, jnp.ones(()), jnp.zeros(()))
 
     def programs(self, model: Model, state: TraceState) -> Iterator[Lowered]:
         """The program of `found`, to be compiled."""

@@ -55,6 +55,7 @@ class Found(NamedTuple):
     precision: jax.Array  # (P, P)
     likelihood: Likelihood
     alike: jax.Array  # share in which simulated rows are believed; one without
+    trust: jax.Array  # share in which scores are means over the posterior
 
 
 class Sweep(NamedTuple):
@@ -85,7 +86,9 @@ class Likeness(NamedTuple):
     told: jax.Array  # share of the difference that is no noise
     factor_variance: jax.Array
     alike: jax.Array  # share in which the curvature of simulated rows is believed
-    surely: jax.Array  # the same for the covariance that is reported, which has to be cautious
+    alike_reported: (
+        jax.Array
+    )  # the same for the covariance that is reported, which has to be cautious
 
 
 def likeness(known: Curvature, blocks: Sequence[slice] = (slice(None),)) -> Likeness:
@@ -113,8 +116,8 @@ def likeness(known: Curvature, blocks: Sequence[slice] = (slice(None),)) -> Like
     apart = (told * jnp.sum(difference**2) / whole - chance).clip(0)
     # What counts in their place, the released curvature by itself, has an error too.
     alone = (entries * variance / whole).clip(_APART**2, _ALONE**2)
-    alike, surely = (e / (e + apart) for e in (alone, _APART**2))
-    return Likeness(factor, difference, told, sure * error, alike, surely)
+    alike, reported = (e / (e + apart) for e in (alone, _APART**2))
+    return Likeness(factor, difference, told, sure * error, alike, reported)
 
 
 def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -140,7 +143,7 @@ def reported_spectrum(
     Along the coefficients the released curvature may be many times too large.
     """
     believed = _inverse(_believed(like, simulated))
-    inverse = like.surely * believed + (1 - like.surely) * _inverse(alone)
+    inverse = like.alike_reported * believed + (1 - like.alike_reported) * _inverse(alone)
     values, vectors = jnp.linalg.eigh(inverse)
     return 1 / values, vectors
 
@@ -283,7 +286,7 @@ def found_with(
         if reported:
             # Variances are about values**-2: over errors e their mean is 1 + 3 Var e as large.
             values, vectors = reported_spectrum(like, whole, start.reported_curvature)
-            noisy = 1 - trust * (1 - like.told)
+            noisy = 1 - logits_known * like.alike_reported * (1 - like.told)
             error = logits_known * (
                 noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
             )
@@ -323,5 +326,5 @@ def found_with(
     _, _, mean, covariance, information, linear = jax.lax.while_loop(goes_on, sweep, first)
     at = (mean, covariance)
     reported = learnt(*at, reported=True)[0]
-    precision = normal_given(model, reported, linear, at, like.alike)[1]
-    return Found(mean, precision, Likelihood(information, linear, reported), like.alike)
+    precision = normal_given(model, reported, linear, at, like.alike_reported)[1]
+    return Found(mean, precision, Likelihood(information, linear, reported), like.alike, trust)

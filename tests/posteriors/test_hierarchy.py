@@ -178,3 +178,14 @@ def test_a_function_that_saturates_tells_less_of_wide_spreads(seen):
     # As if records told of the values themselves, large ones would be taken for small.
     plain = with_hyper_parameters(told, spreads, 1, np.arange(1 + size))
     assert plain.hyper.mean() < mean - (0.7 if seen < 0.5 else 2) * std
+
+
+def test_precise_information_in_large_units_has_a_factor():
+    """The identity is lost in a product whose rank is less than its size."""
+    slope = 1e6 * SLOPE
+    told = Told(1e12 * np.eye(M), np.ones(M))
+    mean, root, log = told.given(np.zeros(M), slope)
+    assert np.isfinite(mean).all() and np.isfinite(log)
+    np.testing.assert_array_equal(root, told.reported_root(slope))
+    null = np.linalg.svd(SLOPE)[2][-1]
+    assert np.linalg.norm(root.T @ null) == pytest.approx(1, rel=1e-2)

@@ -98,14 +98,16 @@ def test_noise_that_hides_everything_leaves_the_simulated_rows_believed():
     assert float(like.alike) == pytest.approx(0.5**2 / (0.5**2 + apart), rel=1e-6)
 
 
-@pytest.mark.parametrize(("noise", "alone"), [(3.0, 0.25**2), (15.0, (P + 1) * 0.15**2), (20.0, 0.5**2)])
+@pytest.mark.parametrize(
+    ("noise", "alone"), [(3.0, 0.25**2), (15.0, (P + 1) * 0.15**2), (20.0, 0.5**2)]
+)
 def test_rows_are_believed_by_their_difference_beside_the_noise_of_the_release(noise, alone):
     like = likeness(known(np.diag([90.0, 70, 50, -50, -70, -90]) + 100 * np.eye(P), noise))
     error = 2 * (P * (P + 1)) ** 0.5 * noise**2 / (P * 100.0**2)
     apart = float(like.told * jnp.sum(like.difference**2) / (P * 100.0**2)) - error * 0.7
     assert error < 0.7 and apart > 0.3
     assert float(like.alike) == pytest.approx(alone / (alone + apart), rel=1e-6)
-    assert float(like.surely) == pytest.approx(0.25**2 / (0.25**2 + apart), rel=1e-6)
+    assert float(like.alike_reported) == pytest.approx(0.25**2 / (0.25**2 + apart), rel=1e-6)
 
 
 def test_curvatures_are_mixed_as_they_are_believed():

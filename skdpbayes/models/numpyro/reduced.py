@@ -101,15 +101,15 @@ class Reduced(ProgramLikelihood):
             centre = np.linalg.solve(scale, (at.centre - fixed.centre).T).T
             return at._replace(centre=centre, slope=np.linalg.solve(scale, at.slope))
 
-        return self.integrated(Told.by(posterior), seen)
+        return self.given_levels(Told.by(posterior), seen)
 
-    def integrated(self, told: Told, levels: Callable[[np.ndarray], Levels]) -> Posterior:
-        """Posterior of all coordinates, given what records tell of functions of them."""
+    def given_levels(self, told: Told, levels: Callable[[np.ndarray], Levels]) -> Posterior:
+        """Posterior of all coordinates, given what records tell of functions of the normal ones."""
         normal, hyper = list(self.parts.normal), list(self.parts.hyper)
         if not hyper:
             (centre,), (slope,), _ = levels(np.zeros((1, 0)))
-            mean, root = told.given(centre, slope)[0], told.reported_root(slope)
-            return GaussianPosterior.from_precision(mean, root @ root.T)
+            root = told.reported_root(slope)
+            return GaussianPosterior.from_precision(told.given(centre, slope)[0], root @ root.T)
         order = np.empty(len(self.offset), int)
         order[hyper + normal] = np.arange(len(order))
         return with_hyper_parameters(told, levels, len(hyper), order)
