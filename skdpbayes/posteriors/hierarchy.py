@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -82,7 +83,7 @@ class Told:
 
     def given(self, centre: Array, slope: Array) -> tuple[Array, NDArray[np.floating], float]:
         """Mean of z given hyper-parameters, Cholesky factor of its precision, and evidence."""
-        told, root = self.information @ slope, _root(self.information, slope)
+        told, root = self.information @ slope, _root(self._half @ slope)
         half = solve_triangular(root, slope.T @ self.linear - told.T @ centre, lower=True)
         log = centre @ (self.linear - self.information @ centre / 2) + half @ half / 2
         mean = solve_triangular(root, half, lower=True, trans="T")
@@ -90,17 +91,27 @@ class Told:
 
     def reported_root(self, slope: Array) -> NDArray[np.floating]:
         """Cholesky factor of the precision of z that is reported."""
-        return _root(self.information if self.reported is None else self.reported, slope)
+        return _root(self._reported_half @ slope)
+
+    @cached_property
+    def _half(self) -> Array:
+        return _half(self.information)
+
+    @cached_property
+    def _reported_half(self) -> Array:
+        return self._half if self.reported is None else _half(self.reported)
 
 
-def _root(information: Array, slope: Array) -> NDArray[np.floating]:
-    """Lower Cholesky factor of ``I + slope' information slope``.
+def _half(matrix: Array) -> Array:
+    """R such that a positive semi-definite matrix is ``R'R``."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (np.sqrt(values.clip(0)) * vectors).T
 
-    By the factors: their product may lose the identity to rounding.
-    """
-    values, vectors = np.linalg.eigh(information)
-    half = (np.sqrt(values.clip(0)) * vectors).T @ slope
-    upper: Array = qr(np.vstack([half, np.eye(slope.shape[1])]), mode="r")[0][: slope.shape[1]]
+
+def _root(half: Array) -> NDArray[np.floating]:
+    """Lower Cholesky factor of ``I + half' half``, whose sum may lose the identity to rounding."""
+    size = half.shape[1]
+    upper: Array = qr(np.vstack([half, np.eye(size)]), mode="r")[0][:size]
     return (upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None]).T
 
 
