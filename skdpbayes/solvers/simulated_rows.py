@@ -86,9 +86,7 @@ class Likeness(NamedTuple):
     told: jax.Array  # share of the difference that is no noise
     factor_variance: jax.Array
     alike: jax.Array  # share in which the curvature of simulated rows is believed
-    alike_reported: (
-        jax.Array
-    )  # the same for the covariance that is reported, which has to be cautious
+    alike_reported: jax.Array  # the same for the reported covariance, to be cautious
 
 
 def likeness(known: Curvature, blocks: Sequence[slice] = (slice(None),)) -> Likeness:
@@ -326,5 +324,5 @@ def found_with(
     _, _, mean, covariance, information, linear = jax.lax.while_loop(goes_on, sweep, first)
     at = (mean, covariance)
     reported = learnt(*at, reported=True)[0]
-    precision = normal_given(model, reported, linear, at, like.alike_reported)[1]
+    precision = normal_given(model, reported, linear, at, like.alike)[1]
     return Found(mean, precision, Likelihood(information, linear, reported), like.alike, trust)
