@@ -150,7 +150,9 @@ class GroupedCoordinates(InCoordinates):
         """
         grid, weights = normal_nodes(1)
         # Rows of a group have the second moments of the identity over this.
-        sizes = np.square(np.asarray(self.constant(), float)).reshape(self.n_groups, -1).sum(axis=1)
+        constant = np.tile(np.eye(self.size)[-1], self.n_groups)
+        constant = np.linalg.solve(np.asarray(self.axes, float), constant)
+        sizes = np.square(constant).reshape(self.n_groups, self.size).sum(axis=1)
 
         def of(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             square = (mean**2 + variance).reshape(self.n_groups, self.size).sum(axis=1)
