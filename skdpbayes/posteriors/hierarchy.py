@@ -7,6 +7,9 @@ the posterior of z given h is normal with precision ``K = I + G'LG`` and mean ``
 
     log p(releases | h) = l'c - c'Lc / 2 - log det(K) / 2 + b'K^-1 b / 2.
 
+Where records tell of a function of u instead, as scores that saturate do, it is linear about the
+mean of u given h (`linearised`).
+
 The posterior of h is not normal: spreads are skewed, and may be zero. Adaptive importance sampling
 finds it (Cornuet, Marin, Mira and Robert 2012). All this is a function of releases and of public
 values.
