@@ -28,7 +28,7 @@ from skdpbayes.models.standard_rows import normal_rows, standard_rows
 from skdpbayes.models.whitened import InCoordinates, Mapped, moments_opening, whitening_axes
 from skdpbayes.posteriors.base import Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
-from skdpbayes.posteriors.hierarchy import Levels, Told, linearised
+from skdpbayes.posteriors.hierarchy import Levels, linearised
 
 if TYPE_CHECKING:
     from skdpbayes.models.numpyro.reduced import Reduced
@@ -118,10 +118,9 @@ class GroupedCoordinates(InCoordinates):
 
     def integrated(self, likelihood: NormalLikelihood) -> Posterior:
         """Posterior of the hierarchy, given the likelihood of the coordinates."""
-        told = Told(likelihood.information, likelihood.linear, likelihood.reported)
         learnt = bool(self.hierarchy.parts.hyper)
         nodes = _SPREADS[:, None] if learnt else np.zeros((1, 0))
-        lines = linearised(told, self._levels(nodes), self._mean_scores(likelihood))
+        lines = linearised(likelihood, self._levels(nodes), self._mean_scores(likelihood))
 
         def levels(hyper: np.ndarray) -> Levels:
             offset, slope = lines
@@ -132,7 +131,7 @@ class GroupedCoordinates(InCoordinates):
             centre = offset + slope * at.centre
             return at._replace(centre=centre, slope=slope[:, :, None] * at.slope)
 
-        return self.hierarchy.given_levels(told, levels)
+        return self.hierarchy.given_levels(likelihood, levels)
 
     def _levels(self, hyper: np.ndarray) -> Levels:
         """The coordinates, given hyper-parameters."""
@@ -149,9 +148,8 @@ class GroupedCoordinates(InCoordinates):
         is one of them.
         """
         grid, weights = normal_nodes(1)
-        # Rows of a group have the second moments of the identity over this.
-        constant = np.tile(np.eye(self.size)[-1], self.n_groups)
-        constant = np.linalg.solve(np.asarray(self.axes, float), constant)
+        # Rows of a group have the second moments of the identity over this (`constant`).
+        constant = np.linalg.solve(np.asarray(self.axes, float), self.constant_row())
         sizes = np.square(constant).reshape(self.n_groups, self.size).sum(axis=1)
 
         def of(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -180,9 +178,9 @@ class GroupedCoordinates(InCoordinates):
         """Refused: `integrated` has the parameters of the hierarchy."""
         raise TypeError("A hierarchy's posterior follows from its likelihood alone.")
 
-    def constant_row(self) -> jax.Array:
+    def constant_row(self) -> np.ndarray:
         """Weights whose product with each row is one."""
-        return jnp.tile(jnp.eye(self.size)[-1], self.n_groups)
+        return np.tile(np.eye(self.size)[-1], self.n_groups)
 
     def simulated(self, standard: Array) -> tuple[Record, jax.Array, jax.Array]:
         """As `InCoordinates.simulated`, of standard rows by group, (n_groups, n, size)."""

@@ -13,9 +13,7 @@ from skdpbayes.models.protocols import Array
 _ROWS_OF_A_COLUMN = 10  # and as many mirrored ones
 
 
-def normal_rows(
-    standard: Array, axes: Array, constant_row: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def normal_rows(standard: Array, axes: Array, constant_row: Array) -> tuple[jax.Array, jax.Array]:
     """Rows with a constant column and the second moments of the axes, and in their coordinates."""
     # The axes are known up to a factor: the constant column's second moment is 1.
     constant = jnp.linalg.solve(axes, constant_row)

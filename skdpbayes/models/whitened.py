@@ -113,9 +113,9 @@ class InCoordinates:
         """
         return jnp.linalg.solve(double(self.axes), self.constant_row())
 
-    def constant_row(self) -> jax.Array:
+    def constant_row(self) -> np.ndarray:
         """Weights whose product with each row is one."""
-        return jnp.eye(self.model.n_columns)[-1]
+        return np.eye(self.model.n_columns)[-1]
 
     def simulated(self, standard: Array) -> tuple[Record, jax.Array, jax.Array]:
         """Simulated records, their rows in the coordinates, and the share that each stands for.

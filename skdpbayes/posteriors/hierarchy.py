@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +27,7 @@ from scipy import special, stats
 from scipy.linalg import qr, solve_triangular
 
 from skdpbayes.posteriors.base import GaussianPosterior, SampledPosterior
+from skdpbayes.posteriors.evidence import NormalLikelihood
 
 Array = NDArray[np.float64]
 
@@ -37,6 +37,7 @@ _OF_A_ROUND = 100  # draws of hyper-parameters, for each of them
 _WIDE, _SHARE = 2.0, 0.2  # standard deviation of wide proposals, and their share in later rounds
 _DEGREES, _INFLATED = 4.0, 1.3  # degrees of freedom and variance of the others
 _ERROR = 0.02  # variance of means where there is no information, in that of the prior
+_LARGE = 1e10  # trace beside which rounding takes the identity
 _SWEEPS, _ARRIVED = 100, 0.001  # of a linear approximation
 _FEWEST_NODES, _MOST_NODES, _MOST_ENTRIES = 20, 200, 4_000_000
 
@@ -57,63 +58,39 @@ class Levels(NamedTuple):
     log_prior: Array
 
 
-@dataclass(frozen=True)
-class Told:
-    """Normal likelihood of u.
-
-    Attributes
-    ----------
-    information : array of shape (m, m)
-        Positive semi-definite.
-    linear : array of shape (m,)
-    reported : array of shape (m, m), optional
-        Information by which covariances given hyper-parameters are reported (`NormalLikelihood`).
-    """
-
-    information: Array
-    linear: Array
-    reported: Array | None = None
-
-    @classmethod
-    def by(cls, posterior: GaussianPosterior) -> Told:
-        """What a posterior under a standard normal prior says."""
-        precision = np.linalg.inv(posterior.covariance)
-        values, vectors = np.linalg.eigh(precision - np.eye(len(precision)))
-        values = values.clip(0)
-        # A mean where there is no information is an error of the solver: no sign of a wide prior.
-        along = precision @ posterior.mean @ vectors * values / (values + _ERROR)
-        return cls((vectors * values) @ vectors.T, vectors @ along)
-
-    def given(self, centre: Array, slope: Array) -> tuple[Array, NDArray[np.floating], float]:
-        """Mean of z given hyper-parameters, Cholesky factor of its precision, and evidence."""
-        told, root = self.information @ slope, _root(self._half @ slope)
-        half = solve_triangular(root, slope.T @ self.linear - told.T @ centre, lower=True)
-        log = centre @ (self.linear - self.information @ centre / 2) + half @ half / 2
-        mean = solve_triangular(root, half, lower=True, trans="T")
-        return mean, root, float(log - np.log(np.diag(root)).sum())
-
-    def reported_root(self, slope: Array) -> NDArray[np.floating]:
-        """Cholesky factor of the precision of z that is reported."""
-        return _root(self._reported_half @ slope)
-
-    @cached_property
-    def _half(self) -> Array:
-        return _half(self.information)
-
-    @cached_property
-    def _reported_half(self) -> Array:
-        return self._half if self.reported is None else _half(self.reported)
+def likelihood_of(posterior: GaussianPosterior) -> NormalLikelihood:
+    """What records tell of values whose posterior under a standard normal prior is given."""
+    precision = np.linalg.inv(posterior.covariance)
+    values, vectors = np.linalg.eigh(precision - np.eye(len(precision)))
+    values = values.clip(0)
+    # A mean where there is no information is an error of the solver, and no sign of a wide prior.
+    along = precision @ posterior.mean @ vectors * values / (values + _ERROR)
+    information = (vectors * values) @ vectors.T
+    return NormalLikelihood(information, vectors @ along, information)
 
 
-def _half(matrix: Array) -> Array:
-    """R such that a positive semi-definite matrix is ``R'R``."""
-    values, vectors = np.linalg.eigh(matrix)
-    return (np.sqrt(values.clip(0)) * vectors).T
+def given(
+    told: NormalLikelihood, centre: Array, slope: Array
+) -> tuple[Array, NDArray[np.floating], float]:
+    """Mean of z given hyper-parameters, Cholesky factor of its precision, and evidence."""
+    root = _root(told.information, slope)
+    pull = told.information @ centre
+    half = solve_triangular(root, slope.T @ (told.linear - pull), lower=True)
+    log = centre @ (told.linear - pull / 2) + half @ half / 2
+    mean = solve_triangular(root, half, lower=True, trans="T")
+    return mean, root, float(log - np.log(np.diag(root)).sum())
 
 
-def _root(half: Array) -> NDArray[np.floating]:
-    """Lower Cholesky factor of ``I + half' half``, whose sum may lose the identity to rounding."""
-    size = half.shape[1]
+def _root(information: Array, slope: Array) -> NDArray[np.floating]:
+    """Lower Cholesky factor of ``I + slope' information slope``."""
+    size = slope.shape[1]
+    product = slope.T @ information @ slope
+    if np.trace(product) < _LARGE:
+        root: NDArray[np.floating] = np.linalg.cholesky(np.eye(size) + product)
+        return root
+    # Rounding would take the identity from the sum: by factors, which takes three times as long.
+    values, vectors = np.linalg.eigh(information)
+    half = (np.sqrt(values.clip(0)) * vectors).T @ slope
     upper: Array = qr(np.vstack([half, np.eye(size)]), mode="r")[0][:size]
     return (upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None]).T
 
@@ -155,7 +132,7 @@ class HierarchyPosterior(SampledPosterior):
 
 
 def with_hyper_parameters(
-    told: Told,
+    told: NormalLikelihood,
     levels: Callable[[Array], Levels],
     n_hyper: int,
     order: NDArray[np.int64],
@@ -164,7 +141,7 @@ def with_hyper_parameters(
 
     Parameters
     ----------
-    told : Told
+    told : NormalLikelihood
     levels : callable
         From hyper-parameters, of shape (n, k). Their priors are about standard normal.
     n_hyper : int
@@ -172,30 +149,31 @@ def with_hyper_parameters(
         As in `HierarchyPosterior`.
     """
 
-    def given(at: Levels) -> list[tuple[Array, NDArray[np.floating], float]]:
-        return [told.given(c, g) for c, g in zip(at.centre, at.slope, strict=True)]
+    def every(at: Levels) -> list[tuple[Array, NDArray[np.floating], float]]:
+        return [given(told, c, g) for c, g in zip(at.centre, at.slope, strict=True)]
 
     def log_density(hyper: Array) -> Array:
         at = levels(hyper)
-        return at.log_prior + np.array([log for _, _, log in given(at)])
+        return at.log_prior + np.array([log for _, _, log in every(at)])
 
     n = int(np.clip(_MOST_ENTRIES // len(order) ** 2, _FEWEST_NODES, _MOST_NODES))
     hyper = _draws(log_density, n_hyper, n)
     at = levels(hyper)
-    means = np.array([mean for mean, _, _ in given(at)])
-    roots = np.array([told.reported_root(slope) for slope in at.slope])
+    means, roots, _ = (np.array(x) for x in zip(*every(at), strict=True))
+    if told.reported is not told.information:
+        roots = np.array([_root(told.reported, slope) for slope in at.slope])
     return HierarchyPosterior(hyper, means, roots, order)
 
 
 def linearised(
-    told: Told, at: Levels, tell: Callable[[Array, Array], tuple[Array, Array]]
+    told: NormalLikelihood, at: Levels, tell: Callable[[Array, Array], tuple[Array, Array]]
 ) -> tuple[Array, Array]:
     """What records tell of, where it is a function of the values, about their means.
 
     Parameters
     ----------
-    told : Told
-        Likelihood of that function.
+    told : NormalLikelihood
+        Of that function.
     at : Levels
         Values, given each of n neighbouring hyper-parameters.
     tell : callable
@@ -211,7 +189,7 @@ def linearised(
     found = []
     for centre, matrix in zip(at.centre, at.slope, strict=True):
         for _ in range(_SWEEPS):
-            z, root, _ = told.given(offset + slope * centre, slope[:, None] * matrix)
+            z, root, _ = given(told, offset + slope * centre, slope[:, None] * matrix)
             mean = centre + matrix @ z
             variance = np.square(solve_triangular(root, matrix.T, lower=True)).sum(axis=0)
             value, new = tell(mean, variance)

@@ -18,7 +18,6 @@ from skdpbayes.models.grouped import GroupedLogistic
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.posteriors.evidence import NormalLikelihood
-from skdpbayes.posteriors.hierarchy import Told
 from skdpbayes.solvers import simulated_rows
 from skdpbayes.solvers.normal_posterior import normal_given
 from skdpbayes.solvers.released_curvature import Curvature, Foreseen
@@ -469,8 +468,7 @@ def test_estimates_are_of_scores_that_bend(group_scale):
         found = prior.constrained(posterior.sample(np.random.default_rng(0), 4_000))
         return np.asarray(found["weights"], float).reshape(-1, P).mean(axis=0)
 
-    told = Told(information, known.linear, information)
-    plain = seen.hierarchy.given_levels(told, seen._levels)
+    plain = seen.hierarchy.given_levels(known, seen._levels)
     away, without = (np.linalg.norm(mean(x) - expected) for x in (seen.integrated(known), plain))
     assert away < 0.2 * np.linalg.norm(expected)
     assert away < 0.45 * without

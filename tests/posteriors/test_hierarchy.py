@@ -1,11 +1,20 @@
 """Posteriors of hierarchies: hyper-parameters integrated over, against sums on a grid."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.posteriors.hierarchy import Levels, Told, linearised, with_hyper_parameters
+from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.posteriors.hierarchy import (
+    Levels,
+    given,
+    likelihood_of,
+    linearised,
+    with_hyper_parameters,
+)
 
 M, Q = 3, 4  # values that records tell of, normal coordinates
 SLOPE = np.random.default_rng(0).normal(size=(M, Q))
@@ -50,7 +59,7 @@ def on_a_grid(gaussian):
 
 def test_moments_are_those_of_a_grid():
     exact = found()
-    posterior = with_hyper_parameters(Told.by(exact), levels, 1, ORDER)
+    posterior = with_hyper_parameters(likelihood_of(exact), levels, 1, ORDER)
     draws = posterior.sample(np.random.default_rng(0), 100_000)
     back = np.empty(len(ORDER), int)
     back[ORDER] = np.arange(len(ORDER))
@@ -67,7 +76,7 @@ def test_moments_are_those_of_a_grid():
 def test_without_information_hyper_parameters_keep_their_prior(std):
     """A mean that is only the solver's error would otherwise be a sign of an endless spread."""
     nothing = GaussianPosterior(np.array([0.4, -0.3, 0.2]), np.full(3, std))
-    posterior = with_hyper_parameters(Told.by(nothing), levels, 1, np.arange(1 + Q))
+    posterior = with_hyper_parameters(likelihood_of(nothing), levels, 1, np.arange(1 + Q))
     np.testing.assert_allclose(posterior.hyper.mean(), 0, atol=0.1)
     np.testing.assert_allclose(posterior.hyper.std(), 1, atol=0.1)
     np.testing.assert_allclose(posterior.std[1:], 1, atol=0.05)
@@ -76,12 +85,12 @@ def test_without_information_hyper_parameters_keep_their_prior(std):
 
 def test_hardly_any_information_gives_no_endless_spread():
     little = GaussianPosterior(np.full(3, 0.3), np.full(3, 0.999))
-    posterior = with_hyper_parameters(Told.by(little), levels, 1, np.arange(1 + Q))
+    posterior = with_hyper_parameters(likelihood_of(little), levels, 1, np.arange(1 + Q))
     assert np.abs(posterior.hyper).max() < 4
 
 
 def test_draws_have_each_hyper_parameter_equally_often():
-    posterior = with_hyper_parameters(Told.by(found()), levels, 1, np.arange(1 + Q))
+    posterior = with_hyper_parameters(likelihood_of(found()), levels, 1, np.arange(1 + Q))
     n = len(posterior.hyper)
     draws = posterior.sample(np.random.default_rng(0), 3 * n)[:, 0]
     assert (np.unique(draws, return_counts=True)[1] % 3 == 0).all()
@@ -104,7 +113,7 @@ def test_hyper_parameters_far_from_their_prior_are_found(k):
     u = np.exp(np.repeat(truth, 40)) * np.random.default_rng(0).normal(size=size)
     told = 1e4
     known = GaussianPosterior(u * told / (told + 1), np.full(size, (told + 1) ** -0.5))
-    posterior = with_hyper_parameters(Told.by(known), spreads, k, np.arange(k + size))
+    posterior = with_hyper_parameters(likelihood_of(known), spreads, k, np.arange(k + size))
     grid = np.linspace(-5, 5, 4000)[:, None]
     square = np.square(u).reshape(k, 40).sum(axis=1)
     logs = stats.norm.logpdf(grid) - 40 * grid - square * np.exp(-2 * grid) / 2
@@ -117,10 +126,8 @@ def test_hyper_parameters_far_from_their_prior_are_found(k):
 
 
 def test_spreads_follow_the_information_and_covariances_what_is_reported():
-    told = Told.by(found())
-    wide = with_hyper_parameters(
-        Told(told.information, told.linear, told.information / 4), levels, 1, ORDER
-    )
+    told = likelihood_of(found())
+    wide = with_hyper_parameters(replace(told, reported=told.information / 4), levels, 1, ORDER)
     plain = with_hyper_parameters(told, levels, 1, ORDER)
     np.testing.assert_array_equal(wide.hyper, plain.hyper)
     np.testing.assert_array_equal(wide.means, plain.means)
@@ -144,7 +151,8 @@ def test_a_function_that_saturates_tells_less_of_wide_spreads(seen):
     size, error, rng = 30, 0.15, np.random.default_rng(0)
     truth = np.arctanh(seen) * rng.choice([-1, 1], size) * rng.uniform(0.5, 1.5, size)
     observed = np.tanh(truth) + error * rng.normal(size=size)
-    told = Told(np.eye(size) / error**2, observed / error**2)
+    information = np.eye(size) / error**2
+    told = NormalLikelihood(information, observed / error**2, information)
 
     def spreads(hyper):
         slope = np.exp(hyper[:, :1, None]) * np.eye(size)
@@ -183,9 +191,17 @@ def test_a_function_that_saturates_tells_less_of_wide_spreads(seen):
 def test_precise_information_in_large_units_has_a_factor():
     """The identity is lost in a product whose rank is less than its size."""
     slope = 1e6 * SLOPE
-    told = Told(1e12 * np.eye(M), np.ones(M))
-    mean, root, log = told.given(np.zeros(M), slope)
+    told = NormalLikelihood(1e12 * np.eye(M), np.ones(M), 1e12 * np.eye(M))
+    mean, root, log = given(told, np.zeros(M), slope)
     assert np.isfinite(mean).all() and np.isfinite(log)
-    np.testing.assert_array_equal(root, told.reported_root(slope))
+
+    def large(hyper):
+        at = levels(hyper)
+        return at._replace(centre=0 * at.centre, slope=1e6 * at.slope)
+
+    posterior = with_hyper_parameters(replace(told, reported=told.reported.copy()), large, 1, ORDER)
+    at = large(posterior.hyper)
+    for centre, own, found in zip(at.centre, at.slope, posterior.roots, strict=True):
+        np.testing.assert_array_equal(found, given(told, centre, own)[1])
     null = np.linalg.svd(SLOPE)[2][-1]
     assert np.linalg.norm(root.T @ null) == pytest.approx(1, rel=1e-2)

@@ -31,7 +31,8 @@ from skdpbayes.models.numpyro.predict import at_draw
 from skdpbayes.models.numpyro.program import Placed, Program, log_probability
 from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior, Posterior
-from skdpbayes.posteriors.hierarchy import Levels, Told, with_hyper_parameters
+from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.posteriors.hierarchy import Levels, given, likelihood_of, with_hyper_parameters
 
 MOST_COORDINATES = 2000
 _MOST_HYPER = 5  # which importance sampling can cover
@@ -101,15 +102,17 @@ class Reduced(ProgramLikelihood):
             centre = np.linalg.solve(scale, (at.centre - fixed.centre).T).T
             return at._replace(centre=centre, slope=np.linalg.solve(scale, at.slope))
 
-        return self.given_levels(Told.by(posterior), seen)
+        return self.given_levels(likelihood_of(posterior), seen)
 
-    def given_levels(self, told: Told, levels: Callable[[np.ndarray], Levels]) -> Posterior:
+    def given_levels(
+        self, told: NormalLikelihood, levels: Callable[[np.ndarray], Levels]
+    ) -> Posterior:
         """Posterior of all coordinates, given what records tell of functions of the normal ones."""
         normal, hyper = list(self.parts.normal), list(self.parts.hyper)
         if not hyper:
             (centre,), (slope,), _ = levels(np.zeros((1, 0)))
-            root = told.reported_root(slope)
-            return GaussianPosterior.from_precision(told.given(centre, slope)[0], root @ root.T)
+            precision = np.eye(slope.shape[1]) + slope.T @ told.reported @ slope
+            return GaussianPosterior.from_precision(given(told, centre, slope)[0], precision)
         order = np.empty(len(self.offset), int)
         order[hyper + normal] = np.arange(len(order))
         return with_hyper_parameters(told, levels, len(hyper), order)
