@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq
-from scipy.special import expit, ndtr
+from scipy.special import expit, ndtr, softmax
 
 from benchmarks import _log, honesty_models, honesty_networks
 from benchmarks.honesty_models import LEVEL, WORST, least
@@ -120,6 +120,8 @@ class Problem:
         Labels are drawn given rows shortened to `data_norm` (or ``sqrt(d)``), so that the model
         holds. Otherwise they are drawn given the rows as they are, and so is the non-private
         posterior: shortening may then bias.
+    n_classes : int
+        Beyond two, figures are of the contrasts with the first class.
     """
 
     kind: str
@@ -132,11 +134,13 @@ class Problem:
     prevalence: float | None = None
     data_norm: float | None = None
     shortened: bool = True
+    n_classes: int = 2
 
     @property
     def name(self) -> str:
         """As in names of cells."""
-        return f"{self.kind}-{self.n}x{self.d}"
+        classes = "" if self.n_classes == 2 else f"-{self.n_classes}-classes"
+        return f"{self.kind}{classes}-{self.n}x{self.d}"
 
 
 def _one_hot(n: int, d: int, epsilons: tuple[float, ...], fits: int, **how: Any) -> Problem:
@@ -172,6 +176,9 @@ PROBLEMS = [
     Problem("lognormal", lognormal, 30_000, 20, (1.0,), 50, sd=0.5),
     Problem("student", student, 3_000, 10, (0.5,)),
     Problem("student", student, 100_000, 30, (0.3,), 20, sd=0.5),
+    Problem("normal", normal, 3_000, 5, (0.5, 2.0), 40, n_classes=3),
+    Problem("normal", normal, 50_000, 5, (0.5,), 20, n_classes=6),
+    Problem("one-hot", one_hot, 10_000, 10, (1.0,), 30, n_classes=4),
 ]  # fmt: skip
 
 
@@ -185,8 +192,8 @@ class Data(NamedTuple):
 
     Attributes
     ----------
-    truth : array of shape (d + 1,)
-        The intercept is last.
+    truth : array of shape ((n_classes - 1) (d + 1),)
+        Of each class but the first, whose weights are taken off; the intercept is last.
     X : array of shape (n, d)
     y : array of shape (n,)
     fresh : array of shape (N_FRESH, d)
@@ -208,13 +215,33 @@ def simulate(problem: Problem, seed: int) -> Data:
         X = problem.rows(rng, n, d)
         return clip_rows(X, norm) if problem.shortened else X
 
-    truth = np.append(problem.sd * rng.standard_normal(d), rng.standard_normal())
+    if problem.n_classes == 2:
+        truth = np.append(problem.sd * rng.standard_normal(d), rng.standard_normal())
+    else:
+        weights = rng.standard_normal((problem.n_classes, d + 1))
+        weights[:, :-1] *= problem.sd
+        truth = (weights[1:] - weights[0]).ravel()
     if problem.prevalence is not None:
         share, linear = problem.prevalence, rows(20_000) @ truth[:-1]
         truth[-1] = brentq(lambda b: expit(linear + b).mean() - share, -50.0, 50.0)
     X, fresh = rows(problem.n), rows(N_FRESH)
-    y = rng.uniform(size=problem.n) < expit(X @ truth[:-1] + truth[-1])
-    return Data(truth, X, y.astype(np.int64), fresh)
+    beyond = probabilities(X, truth)[:, :0:-1].cumsum(axis=1)  # of a class and those after it
+    y = np.sum(rng.uniform(size=(problem.n, 1)) < beyond, axis=1)
+    return Data(truth, X, y, fresh)
+
+
+def probabilities(X: Array, weights: Array) -> Array:
+    """Of all classes, (n, n_classes), given the weights of all but the first, or draws of them.
+
+    Those of draws, of shape (draws, n_classes - 1, d + 1) ravelled, are averaged.
+    """
+    columns = np.column_stack([X, np.ones(len(X))])
+    total: Any = 0.0
+    draws = np.atleast_2d(weights)
+    for one in draws:
+        logits = columns @ one.reshape(-1, columns.shape[1]).T
+        total = total + softmax(np.pad(logits, ((0, 0), (1, 0))), axis=1)
+    return total / len(draws)
 
 
 # --- Posteriors -----------------------------------------------------------------------------------
@@ -284,6 +311,34 @@ def reference(X: Array, y: NDArray[np.int64], prior_scale: float) -> Normal:
     return Normal(mean, cho_solve(factor, np.eye(p)))
 
 
+def reference_of_classes(
+    X: Array, y: NDArray[np.int64], n_classes: int, prior_scale: float
+) -> Normal:
+    """Laplace's approximation, of the contrasts with the first class.
+
+    Weights of all classes have independent priors, contrasts those that follow.
+    """
+    rows, k = np.column_stack([X, np.ones(len(X))]), n_classes - 1
+    p = rows.shape[1]
+    prior = np.kron(np.linalg.inv(np.eye(k) + 1), np.eye(p)) / prior_scale**2
+    labels = (y[:, None] == np.arange(1, n_classes)).astype(float)
+    mean = np.zeros(k * p)
+    for _ in range(60):
+        chance = probabilities(X, mean)[:, 1:]
+        gradient = ((labels - chance).T @ rows).ravel() - prior @ mean
+        slopes = [
+            [(rows * (chance[:, i] * ((i == j) - chance[:, j]))[:, None]).T @ rows for j in range(k)]
+            for i in range(k)
+        ]
+        precision = np.block(slopes) + prior
+        move = np.linalg.solve(precision, gradient)
+        length = math.sqrt(gradient @ move)
+        mean += move / max(1.0, length / math.sqrt(len(X)))
+        if length < 1e-3:
+            break
+    return Normal(mean, np.linalg.inv(precision))
+
+
 def normal_crps(mean: Array, std: Array, truth: Array) -> Array:
     """Continuous ranked probability score of normal distributions."""
     z = (truth - mean) / std
@@ -292,9 +347,11 @@ def normal_crps(mean: Array, std: Array, truth: Array) -> Array:
 
 
 def log_loss(predicted: Array, probability: Array) -> float:
-    """Mean log-loss of predictions, expected over labels that have these probabilities."""
-    p = np.clip(predicted, 1e-12, 1 - 1e-12)
-    return float(-(probability * np.log(p) + (1 - probability) * np.log1p(-p)).mean())
+    """Mean log-loss of predictions, expected over labels that have these probabilities.
+
+    Both are of shape (n, n_classes).
+    """
+    return float(-(probability * np.log(predicted.clip(1e-12))).sum(axis=1).mean())
 
 
 class Scores(NamedTuple):
@@ -353,17 +410,21 @@ def replicate(
     declared = {} if problem.data_norm is None else {"data_norm": problem.data_norm}
     given = declared | parameters
     prior_scale = given.get("prior_scale", 1.0)
-    rng = np.random.default_rng(seed)
-    plain = reference(data.X, data.y, prior_scale if isinstance(prior_scale, int | float) else 1.0)
-    columns = np.column_stack([data.fresh, np.ones(N_FRESH)])
-    probability = expit(columns @ data.truth)
+    rng, classes = np.random.default_rng(seed), problem.n_classes
+    scale = prior_scale if isinstance(prior_scale, int | float) else 1.0
+    if classes == 2:
+        plain = reference(data.X, data.y, scale)
+    else:
+        plain = reference_of_classes(data.X, data.y, classes, scale)
+    probability = probabilities(data.fresh, data.truth)
     root = np.linalg.cholesky(plain.covariance)
     draws = plain.mean + rng.standard_normal((N_DRAWS, len(plain.mean))) @ root.T
-    floor = log_loss(expit(columns @ draws.T).mean(axis=1), probability)
+    floor = log_loss(probabilities(data.fresh, draws), probability)
+    contrasts = np.kron(np.eye(classes)[1:] - np.eye(classes)[0], np.eye(problem.d + 1))
     found: list[Fit | str] = []
     for epsilon in epsilons:
         model = DPBayesianLogisticRegression(
-            **{"epsilon": epsilon, "classes": [0, 1], "random_state": seed} | given
+            **{"epsilon": epsilon, "classes": list(range(classes)), "random_state": seed} | given
         )
         start = time.perf_counter()
         try:
@@ -372,8 +433,9 @@ def replicate(
             found.append(str(error))
             continue
         seconds = time.perf_counter() - start
-        excess = log_loss(model.predict_proba(data.fresh)[:, 1], probability) - floor
-        private = scores(model.posterior_, data.truth)
+        excess = log_loss(model.predict_proba(data.fresh), probability) - floor
+        found_posterior = model.posterior_ if classes == 2 else model.posterior_.mapped(contrasts)
+        private = scores(found_posterior, data.truth)
         beside = normal_scores(plain.mean, plain.std, data.truth)
         found.append(Fit(private, beside, excess, seconds))
     return found

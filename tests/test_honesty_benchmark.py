@@ -36,7 +36,10 @@ def test_replicate_is_fixed_by_its_seed_and_has_the_rows_declared(problem):
     for one, two in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, two)
     assert not np.array_equal(first.X, other.X)
-    assert first.X.shape == (problem.n, problem.d) and first.truth.shape == (problem.d + 1,)
+    contrasts = problem.n_classes - 1
+    assert first.X.shape == (problem.n, problem.d)
+    assert first.truth.shape == (contrasts * (problem.d + 1),)
+    assert set(first.y) == set(range(problem.n_classes))
     longest = np.linalg.norm(first.X, axis=1).max()
     assert (longest <= (problem.data_norm or problem.d**0.5) * (1 + 1e-9)) == problem.shortened
     if problem.prevalence is not None:
@@ -85,6 +88,21 @@ def test_reference_agrees_with_gibbs_sampling(kind, n, prior_scale):
     )
 
 
+def test_contrasts_of_two_classes_are_the_weights_of_one():
+    """The prior of a contrast is wider by the root of two."""
+    data = honesty.simulate(SMALL[0], 0)
+    one = honesty.reference(data.X, data.y, 2**0.5)
+    two = honesty.reference_of_classes(data.X, data.y, 2, 1.0)
+    np.testing.assert_allclose(two.mean, one.mean, atol=0.4 * one.std.max())
+    np.testing.assert_allclose(two.covariance, one.covariance, atol=0.1 * one.std.max() ** 2)
+    labels = np.random.default_rng(0).integers(3, size=len(data.X))
+    three = honesty.reference_of_classes(data.X, labels, 3, 1.0)
+    swapped = honesty.reference_of_classes(data.X, np.array([0, 2, 1])[labels], 3, 1.0)
+    p = data.X.shape[1] + 1
+    np.testing.assert_allclose(three.mean, np.roll(swapped.mean, p), atol=1e-3)
+    np.testing.assert_allclose(three.std, np.roll(swapped.std, p), atol=1e-3)
+
+
 def test_reference_is_the_prior_without_information():
     found = honesty.reference(np.zeros((2, 1)), np.array([0, 1]), 2.0)
     assert found.mean == pytest.approx([0, 0], abs=1e-6)
@@ -106,10 +124,11 @@ def test_scores_of_a_normal_posterior_are_those_of_its_draws():
 
 def test_log_loss_is_least_for_the_truth():
     p = np.array([0.1, 0.5, 0.9])
+    both = np.column_stack([1 - p, p])
     entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p)).mean()
-    assert honesty.log_loss(p, p) == pytest.approx(entropy)
-    assert honesty.log_loss(p**2, p) > entropy
-    assert math.isfinite(honesty.log_loss(np.array([0.0, 1.0]), np.array([0.5, 0.5])))
+    assert honesty.log_loss(both, both) == pytest.approx(entropy)
+    assert honesty.log_loss(np.column_stack([1 - p**2, p**2]), both) > entropy
+    assert math.isfinite(honesty.log_loss(np.eye(2), np.full((2, 2), 0.5)))
 
 
 def fits_of(sd, n=400, p=4):

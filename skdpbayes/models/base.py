@@ -22,6 +22,7 @@ from skdpbayes.models.protocols import (
     HasClippingBias,
     HasCommonScale,
     HasCurvature,
+    HasIdentified,
     HasLargestWeight,
     HasLatentNoise,
     HasNormalPrior,
@@ -360,6 +361,21 @@ def prior_common_scale(model: Model) -> jax.Array | None:
 def parameter_blocks(model: Model) -> tuple[slice, ...]:
     """Slices of the parameters between which the curvature is zero."""
     return model.parameter_blocks() if isinstance(model, HasParameterBlocks) else (slice(None),)
+
+
+def identified(model: Model) -> jax.Array | None:
+    """Orthonormal basis of the directions along which the likelihood varies, (P, n); None: all."""
+    basis = model.identified() if isinstance(model, HasIdentified) else None
+    return None if basis is None else jnp.asarray(basis)
+
+
+def identified_part(model: Model, matrix: jax.Array) -> jax.Array:
+    """Released (P, P) matrix without its noise in directions along which the likelihood is flat."""
+    basis = identified(model)
+    if basis is None:
+        return matrix
+    basis = basis.astype(matrix.dtype)
+    return basis @ (basis.T @ matrix @ basis) @ basis.T
 
 
 def prior_variance(model: Model) -> jax.Array:

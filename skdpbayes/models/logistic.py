@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy import stats
+from scipy.linalg import helmert
 
 from skdpbayes.mechanism.contributions import Quadratic, RankOne
 from skdpbayes.mechanism.grid import grid_of
@@ -172,6 +174,15 @@ class LogisticRegression:
         logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T
         p = jax.vmap(self.probabilities)(logits)
         return weights @ p, jnp.diag(weights @ p) - (p * weights[:, None]).T @ p
+
+    def identified(self) -> np.ndarray | None:
+        """Basis of the contrasts of classes; None: with two classes the weights are contrasts.
+
+        A vector added to the weights of all classes changes no probability.
+        """
+        if self.n_rows == 1:
+            return None
+        return np.kron(helmert(self.n_rows).T, np.eye(self.n_columns))
 
     def prior_degrees(self) -> Params | None:
         """Degrees of freedom of the prior of each weight; None: all priors are normal."""

@@ -217,6 +217,14 @@ class HasParameterBlocks(Protocol):
 
 
 @runtime_checkable
+class HasIdentified(Protocol):
+    """Directions along which the likelihood is constant."""
+
+    def identified(self) -> Array | None:
+        """Orthonormal basis of the others, of shape (P, n), n < P; None: there are no such."""
+
+
+@runtime_checkable
 class HasInformation(Protocol):
     """Model of whole records, which predicts the curvature: no curvature is released."""
 

@@ -87,6 +87,10 @@ class InCoordinates:
         """Mask of the weights whose priors have a common scale factor."""
         return self.model.prior_common_scale()
 
+    def identified(self) -> np.ndarray | None:
+        """Basis of the contrasts of classes, which have the same coordinates."""
+        return self.model.identified()
+
     def prior_axes(self) -> jax.Array:
         """Matrix from the ravelled coordinates to the ravelled weights."""
         axes = double(self.axes)

@@ -52,6 +52,7 @@ from skdpbayes.models.base import (
     Model,
     double,
     flat_start,
+    identified,
     parameter_blocks,
     prior_axes,
     prior_matrix,
@@ -91,7 +92,7 @@ from skdpbayes.solvers.simulated_rows import (
     Likelihood,
     Start,
     found_with,
-    likeness,
+    likeness_of,
     step_curvature,
 )
 
@@ -249,11 +250,10 @@ class NADPVI:
                     rows.curvature(at, clip),
                 )
             )
-            own = estimate["curvature"].reshape(state.curvature.shape)
-            estimate = {**estimate, "curvature": _in_blocks(model, own)}
+            estimate = {**estimate, "curvature": _in_blocks(model, estimate["curvature"])}
             known = state.known.after(estimate, scales, mechanism, foreseen)
             alone = _denoised(cautious_curvature, model, known)
-            h = step_curvature(known, alone, parameter_blocks(model))
+            h = step_curvature(model, known, alone)
             return state._replace(known=known, curvature=double(single(h)))
 
         def scores(state: TraceState) -> Mapping[str, Block]:
@@ -281,7 +281,7 @@ class NADPVI:
         if self.simulated is None:
             return view
         assert isinstance(model, InCoordinates)  # as `NormalRows.of` says
-        shrinkage = self.logit_shrinkage * likeness(state.known, parameter_blocks(model)).alike ** 2
+        shrinkage = self.logit_shrinkage * likeness_of(model, state.known).alike ** 2
         point = model.with_shrunk_logits(state.theta, state.covariance, shrinkage)
         return view._replace(point=double(single(point)))  # as the query has it
 
@@ -378,7 +378,7 @@ def _given(
     believed = (
         1.0
         if state.known.foreseen is None
-        else likeness(state.known, parameter_blocks(model)).alike
+        else likeness_of(model, state.known).alike
     )
     return normal_given(model, information, linear, (state.theta, state.covariance), believed)
 
@@ -515,8 +515,14 @@ def _positive(model: Model, curvature: jax.Array) -> jax.Array:
 def _denoised(
     estimate: Callable[[jax.Array, jax.Array], jax.Array], model: Model, known: Curvature
 ) -> jax.Array:
-    """Noisy curvature denoised by `estimate`, zero between the model's blocks."""
+    """Noisy curvature denoised by `estimate`.
+
+    It is zero between the model's blocks, and where its likelihood is flat.
+    """
     matrix, variance = known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64)
+    basis = identified(model)
+    if basis is not None:
+        return basis @ estimate(basis.T @ matrix @ basis, variance) @ basis.T
     blocks = [matrix[block, block] for block in parameter_blocks(model)]
     if len({len(block) for block in blocks}) == 1:  # compiled once
         return block_diag(*jax.vmap(lambda block: estimate(block, variance))(jnp.stack(blocks)))

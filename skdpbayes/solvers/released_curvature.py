@@ -15,7 +15,15 @@ import jax.numpy as jnp
 
 from skdpbayes.mechanism.contributions import Quadratic, contribution_norm, scaled
 from skdpbayes.mechanism.spec import Block, Mechanism
-from skdpbayes.models.base import Model, curvature, like_vector, single, unbiased_weight
+from skdpbayes.models.base import (
+    Model,
+    curvature,
+    flat_start,
+    identified_part,
+    like_vector,
+    single,
+    unbiased_weight,
+)
 from skdpbayes.models.denoising import noise_edge
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
 from skdpbayes.models.responses import fair_score, knows_responses
@@ -85,8 +93,7 @@ class Curvature(NamedTuple):
         foreseen: Foreseen | None = None,
     ) -> Curvature:
         """Average with one more release; late rounds, nearer the optimum, have larger weights."""
-        matrix = estimate["curvature"].reshape(self.kept_matrix.shape)
-        n = self.n + 1
+        matrix, n = estimate["curvature"], self.n + 1
         # Long averages serve to reduce noise. Early points are far from the optimum, and where the
         # noise is small that is the larger error.
         edge = noise_edge(len(matrix), scales["curvature"] ** 2 / 2)
@@ -222,10 +229,15 @@ def curvature_round(
     clip, norm : callable
         Clipping norms of the score and of the curvature of a row, given the state.
     """
-    several_rows = mechanism.several_rows
+    several_rows, size = mechanism.several_rows, flat_start(model)[0].size
+
+    def learn(state: State, at: Point, step: jax.Array, estimate: Sums, scales: Scales) -> State:
+        matrix = identified_part(model, estimate["curvature"].reshape(size, size))
+        return update(state, at, step, {**estimate, "curvature": matrix}, scales)
+
     return Round(
         point,
         lambda state, at: curvature_query(model, params(at), clip(state), several_rows),
         lambda state: curvature_blocks(norm(state), clip(state), several_rows),
-        update,
+        learn,
     )

@@ -21,7 +21,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from skdpbayes.models.base import Model, double, flat_start, parameter_blocks
+from skdpbayes.models.base import (
+    Model,
+    double,
+    flat_start,
+    identified,
+    identified_part,
+    parameter_blocks,
+)
 from skdpbayes.models.denoising import mean_curvature_error, share_told
 from skdpbayes.models.normal_rows import Bends, Expected
 from skdpbayes.models.protocols import Number
@@ -89,21 +96,27 @@ class Likeness(NamedTuple):
     alike_reported: jax.Array  # the same for the reported covariance, to be cautious
 
 
-def likeness(known: Curvature, blocks: Sequence[slice] = (slice(None),)) -> Likeness:
-    """Comparison of the released curvature with the one foreseen, which `known` must have.
+def likeness_of(model: Model, known: Curvature) -> Likeness:
+    """Comparison of the released curvature with the one foreseen, which `known` must have."""
+    basis = identified(model)
+    if basis is not None:
+        return likeness(known, [basis.shape[1]])
+    size = len(known.kept_matrix)
+    return likeness(known, [len(range(*block.indices(size))) for block in parameter_blocks(model)])
 
-    Outside of the blocks both are zero.
-    """
+
+def likeness(known: Curvature, sizes: Sequence[int] | None = None) -> Likeness:
+    """As `likeness_of`, of matrices that are zero but for blocks of these sizes in some basis."""
     assert known.foreseen is not None
     released, foreseen, variance = (
         x.astype(jnp.float64) for x in (known.matrix, known.foreseen.matrix, known.variance)
     )
+    sizes = [len(released)] if sizes is None else sizes
     size = jnp.trace(foreseen)
-    error = 2 * len(released) * variance / size**2
+    error = 2 * sum(sizes) * variance / size**2
     sure = _FACTOR / (_FACTOR + error)
     factor = (1 + sure * (jnp.trace(released) / size - 1)).clip(0)
     difference = released - factor * foreseen
-    sizes = [len(difference[block]) for block in blocks]
     entries = sum(p * (p + 1.0) for p in sizes)  # twice those that are not equal by symmetry
     told = share_told(difference, variance, entries)
     # Noise alone often passes for a difference. Part of the standard error of its square is
@@ -160,28 +173,25 @@ def _inverse(matrix: jax.Array) -> jax.Array:
     return (vectors / values) @ vectors.T
 
 
-def step_curvature(
-    known: Curvature, alone: jax.Array, blocks: Sequence[slice] = (slice(None),)
-) -> jax.Array:
+def step_curvature(model: Model, known: Curvature, alone: jax.Array) -> jax.Array:
     """Curvature of the steps of a run, which no clip has shortened, (P, P).
 
     Parameters
     ----------
+    model : Model
     known : Curvature
         With ``foreseen``.
     alone : array of shape (P, P)
         The released curvature by itself, as the clip has left it.
-    blocks : sequence of slices
-        Between which curvatures are zero.
     """
     assert known.foreseen is not None
     foreseen = double(known.foreseen)
     # The first release, at the start, keeps these above zero.
     unclipped = jnp.trace(foreseen.whole) / jnp.trace(foreseen.matrix)
-    values, vectors = spectrum(likeness(known, blocks), foreseen.whole, unclipped * alone)
+    values, vectors = spectrum(likeness_of(model, known), foreseen.whole, unclipped * alone)
     # Far outside no curvature is left, and steps would know no bound.
     values = values.clip(mean_curvature_error(len(values), known.variance))
-    return (vectors * values) @ vectors.T
+    return identified_part(model, (vectors * values) @ vectors.T)
 
 
 def bent(
@@ -248,7 +258,7 @@ def found_with(
     known : Curvature
     """
     unravel = flat_start(model)[1]
-    like = likeness(known, parameter_blocks(model))
+    like = likeness_of(model, known)
     # Where logits are hardly known, a normal posterior is too little for scores that bend.
     logits_known = 1 / (1 + rows.logit_variance(start.covariance) ** 2)
     trust = logits_known * like.alike

@@ -219,10 +219,10 @@ def test_the_solver_knows_blocks_records_and_spreads(monkeypatch):
     asked = []
     own = simulated_rows.likeness
     monkeypatch.setattr(
-        simulated_rows, "likeness", lambda known, blocks: asked.append(blocks) or own(known, blocks)
+        simulated_rows, "likeness", lambda known, sizes: asked.append(sizes) or own(known, sizes)
     )
     jax.eval_shape(solver.found, seen, state)
-    assert asked == [seen.parameter_blocks()]
+    assert asked == [[SIZE] * GROUPS]
     information, mean = 2 * jnp.eye(P), jnp.asarray(RNG.normal(size=P))
     precision = jax.jit(normal_given)(seen, information, mean, (mean, 0.1 * jnp.eye(P)))[1]
     expected = information + seen.expected_precision(mean, 0.1 * jnp.eye(P))
@@ -359,7 +359,7 @@ def test_mean_scores_are_those_of_normal_rows_and_labels():
 def test_noise_outside_of_the_blocks_is_no_difference():
     """Curvatures are compared where a group's weights meet; as many entries have noise."""
     blocks, rng = coordinates().parameter_blocks(), np.random.default_rng(0)
-    foreseen, variance = 100 * np.eye(P), 400.0
+    sizes, foreseen, variance = [SIZE] * len(blocks), 100 * np.eye(P), 400.0
 
     def known(entries):
         parts = jnp.asarray(foreseen), jnp.zeros(1 + P), jnp.asarray(foreseen)
@@ -373,8 +373,8 @@ def test_noise_outside_of_the_blocks_is_no_difference():
     for block in blocks:
         own = rng.normal(size=(SIZE, SIZE)) * (2 * variance) ** 0.5
         noise[block, block] = (own + own.T) / 2
-    by_chance = likeness(known(noise), blocks)
-    twice = likeness(known(4 * noise), blocks)
+    by_chance = likeness(known(noise), sizes)
+    twice = likeness(known(4 * noise), sizes)
     assert by_chance.alike > 0.9 > 0.7 > twice.alike
     assert by_chance.told < 0.6 < twice.told
     # With the noise of a whole matrix four times as much would pass for chance.
