@@ -152,6 +152,8 @@ def _one_hot(n: int, d: int, epsilons: tuple[float, ...], fits: int, **how: Any)
 PROBLEMS = [
     Problem("normal", normal, 300, 3, (0.5, 2.0, 8.0)),
     Problem("normal", normal, 500, 3, (0.5,)),
+    Problem("normal", normal, 600, 20, (0.5, 2.0), 40),
+    Problem("normal", normal, 600, 50, (2.0,), 40),
     Problem("normal", normal, 3_000, 10, (0.1, 0.5, 2.0, 50.0)),
     Problem("unshortened", normal, 3_000, 10, (0.5, 2.0), shortened=False),
     Problem("unshortened", normal, 100_000, 8, (1.0,), 40, shortened=False),
@@ -327,7 +329,10 @@ def reference_of_classes(
         chance = probabilities(X, mean)[:, 1:]
         gradient = ((labels - chance).T @ rows).ravel() - prior @ mean
         slopes = [
-            [(rows * (chance[:, i] * ((i == j) - chance[:, j]))[:, None]).T @ rows for j in range(k)]
+            [
+                (rows * (chance[:, i] * ((i == j) - chance[:, j]))[:, None]).T @ rows
+                for j in range(k)
+            ]
             for i in range(k)
         ]
         precision = np.block(slopes) + prior

@@ -89,10 +89,7 @@ class Expected:
         if longest is not None:
             length = jnp.sqrt(jnp.sum(weight**2, (1, 2))) * jnp.sum(self.rows**2, axis=1)
             weight = weight * jnp.minimum(1, longest / length)[:, None, None]
-        weight = weight * self.share[..., None, None]
-        size = p.shape[1] * self.rows.shape[1]
-        one = jnp.einsum("nij,na,nb->iajb", weight, self.rows, self.rows, optimize="optimal")
-        return one.reshape(size, size)
+        return _sum(self.rows, weight * self.share[..., None, None])
 
     def variances(
         self, params: Params, norm: Number, longest: ArrayLike | None = None
@@ -129,9 +126,7 @@ class Expected:
 
     def logit_covariances(self, covariance: jax.Array) -> jax.Array:
         """Covariances of the rows' logits, given that of the parameters, (n, n_rows, n_rows)."""
-        k, p = self.model.model.n_rows, self.rows.shape[1]
-        blocks = covariance.reshape(k, p, k, p)
-        return jnp.einsum("iajb,na,nb->nij", blocks, self.rows, self.rows, optimize="optimal")
+        return _products(self.rows, covariance)
 
     def logit_variance(self, covariance: jax.Array) -> jax.Array:
         """Mean variance of a logit (`deviation_variance`)."""
@@ -140,18 +135,14 @@ class Expected:
         return deviation_variance(spread)
 
     def bends(self, params: Params, covariance: jax.Array, weights: jax.Array) -> Bends:
-        """How the sum of scores of two classes bends about uncertain parameters."""
+        """How the sum of scores bends about uncertain parameters."""
         shares, p = self._at_nodes(params, covariance)
-        p, at = p[:, :, 0], self.probabilities(params)[:, 0]
-        slope = p * (1 - p)
-        weights = self.share * weights
-        change = weights * (shares @ slope - at * (1 - at))
-        return Bends(
-            self.rows,
-            (self.rows * change[:, None]).T @ self.rows,
-            weights * (shares @ (slope * (1 - 2 * p))),
-            weights * (shares @ (slope * (1 - 6 * slope))),
-        )
+        at, weights = self.probabilities(params), self.share * weights
+        mean = jnp.einsum("m,mni->ni", shares, p)
+        slope = jax.vmap(jnp.diag)(mean) - jnp.einsum("m,mni,mnj->nij", shares, p, p)
+        change = slope - jax.vmap(jnp.diag)(at) + at[:, :, None] * at[:, None, :]
+        slopes = _sum(self.rows, weights[:, None, None] * change)
+        return Bends(self.rows, weights, slopes, jnp.asarray(shares), p)
 
     def mean_probabilities(self, params: Params, covariance: jax.Array) -> jax.Array:
         """Probabilities averaged over normal parameters, (n, n_rows)."""
@@ -163,7 +154,7 @@ class Expected:
         # Rows of weights may be linearly dependent.
         small = 1e-9 * (1 + jnp.trace(spread, axis1=1, axis2=2))
         root = jnp.linalg.cholesky(spread + small[:, None, None] * jnp.eye(len(params)))
-        nodes, weights = normal_nodes(len(params), 33)
+        nodes, weights = normal_nodes(len(params), 33, 128)
         logits = self.rows @ params.T + jnp.einsum("nij,mj->mni", root, nodes)
         return weights, self.model.model.probabilities(logits)
 
@@ -173,14 +164,77 @@ class Bends(NamedTuple):
 
     Attributes
     ----------
-    rows : array of shape (n, P)
+    rows : array of shape (n, p)
+    weights : array of shape (n,)
+        Of the rows in the sum.
     slope : array of shape (P, P)
         Mean slope, over that at the mean.
-    second, third : arrays of shape (n,)
-        Mean derivatives of the weighted probabilities by the logits.
+    shares : array of shape (m,)
+        Weights of nodes of the rows' logits.
+    probabilities : array of shape (m, n, n_rows)
+        At the nodes.
     """
 
     rows: jax.Array
+    weights: jax.Array
     slope: jax.Array
-    second: jax.Array
-    third: jax.Array
+    shares: jax.Array
+    probabilities: jax.Array
+
+    def turned(self, moved: jax.Array, missed: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Two sums over rows: of bends, and of how slopes turn.
+
+        Derivatives of probabilities by logits are averaged over the nodes. The second is contracted
+        with M, the third with M and the second with v.
+
+        Parameters
+        ----------
+        moved : array of shape (P, P)
+            M of a row is the block-wise product of this with it.
+        missed : array of shape (P,)
+            v of a row is the product of each block with it.
+
+        Returns
+        -------
+        arrays of shapes (P,) and (P, P)
+        """
+        p, shares = self.probabilities, self.shares
+        moves = _products(self.rows, moved)
+        moves = (moves + jnp.swapaxes(moves, 1, 2)) / 2
+        wanted = self.rows @ missed.reshape(p.shape[2], -1).T
+        # With S = diag(p) - p p' the slope, the second derivative times v is that of S along S v,
+        # and that contracted with M is q.
+        along = p * (wanted - jnp.sum(p * wanted, axis=2, keepdims=True))
+        through = jnp.einsum("nij,mnj->mni", moves, p)
+        whole = jnp.sum(p * through, axis=2, keepdims=True)
+        own = jnp.diagonal(moves, axis1=1, axis2=2)
+        level = jnp.sum(p * own, axis=2, keepdims=True)
+        q = p * (own - 2 * through - level + 2 * whole)
+
+        def product(x: jax.Array, y: jax.Array) -> jax.Array:
+            return jnp.einsum("m,mni,mnj->nij", shares, x, y)
+
+        # S M S is P (M - 1 a' - a 1' + p'a) P, with a = M p and P = diag(p).
+        crossed = product(p * (through - whole / 2), p)
+        squared = moves * product(p, p) - crossed - jnp.swapaxes(crossed, 1, 2)
+        net = along - q
+        outer = product(net, p)
+        turn = jax.vmap(jnp.diag)(jnp.einsum("m,mni->ni", shares, net))
+        turn = turn - outer - jnp.swapaxes(outer, 1, 2) + 2 * squared
+        bend = self.weights[:, None] * jnp.einsum("m,mni->ni", shares, q)
+        return (bend.T @ self.rows).ravel(), _sum(self.rows, self.weights[:, None, None] * turn)
+
+
+def _products(rows: jax.Array, matrix: jax.Array) -> jax.Array:
+    """Products of each row with the blocks of a (P, P) matrix, (n, n_rows, n_rows)."""
+    p = rows.shape[1]
+    k = len(matrix) // p
+    blocks = matrix.reshape(k, p, k, p)
+    return jnp.einsum("iajb,na,nb->nij", blocks, rows, rows, optimize="optimal")
+
+
+def _sum(rows: jax.Array, matrices: jax.Array) -> jax.Array:
+    """Sum of Kronecker products of each row's (n_rows, n_rows) matrix with its square, (P, P)."""
+    size = matrices.shape[1] * rows.shape[1]
+    one = jnp.einsum("nij,na,nb->iajb", matrices, rows, rows, optimize="optimal")
+    return one.reshape(size, size)

@@ -312,7 +312,7 @@ class NADPVI:
             linear,
             reported,
             found.mean,
-            averaged=found.trust * variances,
+            averaged=None if self.simulated is None else found.alike * variances,
             believed=float(found.alike),
         )
 
@@ -333,7 +333,7 @@ class NADPVI:
         reported = _learnt(model, state, estimated, unclear)
         precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
         likelihood = Likelihood(information, linear, reported[0])
-        return Found(state.theta, precision, likelihood, jnp.ones(()), jnp.zeros(()))
+        return Found(state.theta, precision, likelihood, jnp.ones(()))
 
     def programs(self, model: Model, state: TraceState) -> Iterator[Lowered]:
         """The program of `found`, to be compiled."""
@@ -375,11 +375,7 @@ def _given(
     information, linear = _learnt(model, state, h, unclear)
     # Where records are unlike simulated rows, errors are larger than the covariance says, and a
     # smaller scale of the prior would not cover them.
-    believed = (
-        1.0
-        if state.known.foreseen is None
-        else likeness_of(model, state.known).alike
-    )
+    believed = 1.0 if state.known.foreseen is None else likeness_of(model, state.known).alike
     return normal_given(model, information, linear, (state.theta, state.covariance), believed)
 
 

@@ -33,7 +33,7 @@ from skdpbayes.models.denoising import mean_curvature_error, share_told
 from skdpbayes.models.normal_rows import Bends, Expected
 from skdpbayes.models.protocols import Number
 from skdpbayes.solvers.averages import Averages, average, doubted
-from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
+from skdpbayes.solvers.normal_posterior import REACH, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
 
 _FACTOR = 0.01  # prior variance of the ratio of the records' curvature to that of simulated rows
@@ -62,7 +62,6 @@ class Found(NamedTuple):
     precision: jax.Array  # (P, P)
     likelihood: Likelihood
     alike: jax.Array  # share in which simulated rows are believed; one without
-    trust: jax.Array  # share in which scores are means over the posterior
 
 
 class Sweep(NamedTuple):
@@ -227,13 +226,11 @@ def bent(
     back = jnp.linalg.solve(spread, jnp.column_stack([slope, score]))
     gain, missed = back[:, :-1].T, back[:, -1]
     # Where the score misses more than expected, the slope is smaller: both are correlated.
-    moved = jnp.einsum("na,ab,nb->n", bends.rows, gain.T @ covariance, bends.rows)
-    push = -(bends.second * moved) @ bends.rows
-    turn = bends.second * (bends.rows @ missed) - bends.third * moved
-    information = gain @ slope - (bends.rows * turn[:, None]).T @ bends.rows
+    bend, turn = bends.turned(gain.T @ covariance, missed)
+    information = gain @ slope - turn
     values, vectors = jnp.linalg.eigh((information + information.T) / 2)
     information = (vectors * values.clip(0)) @ vectors.T
-    return information, gain @ score + push + information @ mean
+    return information, gain @ score - bend + information @ mean
 
 
 def found_with(
@@ -259,9 +256,7 @@ def found_with(
     """
     unravel = flat_start(model)[1]
     like = likeness_of(model, known)
-    # Where logits are hardly known, a normal posterior is too little for scores that bend.
     logits_known = 1 / (1 + rows.logit_variance(start.covariance) ** 2)
-    trust = logits_known * like.alike
     variance = known.variance.astype(jnp.float64)
     points = jax.vmap(unravel)(averages.point)
     weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
@@ -280,17 +275,15 @@ def found_with(
         line = away @ h  # by which scores differ from those at the mean, if linear
         labels = rows.mean_probabilities(unravel(mean), covariance)
         bend = like.factor * (rows.scores(weights, asked, labels) + away @ whole)
-        missed = (1 - trust) * line**2 + trust * (1 - _BENT) * bend**2
-        corrected = averages._replace(score=averages.score + line - trust * bend)
+        missed = (1 - like.alike) * line**2 + like.alike * (1 - _BENT) * bend**2
+        corrected = averages._replace(score=averages.score + line - like.alike * bend)
         doubtful = doubted(corrected, jnp.mean(missed, axis=1, keepdims=True))
         seen = average(doubtful)
-        bends = None
-        if asked.shape[2] == 1:  # two classes
-            share = jnp.mean(doubtful.weight / seen.weight.clip(1e-300), axis=1)
-            bends = rows.bends(unravel(mean), covariance, trust * like.factor * (share @ weights))
+        share = jnp.mean(doubtful.weight / seen.weight.clip(1e-300), axis=1)
+        bends = rows.bends(unravel(mean), covariance, like.alike * like.factor * (share @ weights))
 
         clipped = rows.variances(unravel(mean), clip) / seen_variances
-        variances = known.variances * (1 + trust * (clipped - 1))
+        variances = known.variances * (1 + like.alike * (clipped - 1))
         if reported:
             # Variances are about values**-2: over errors e their mean is 1 + 3 Var e as large.
             values, vectors = reported_spectrum(like, whole, start.reported_curvature)
@@ -300,12 +293,9 @@ def found_with(
             )
             h = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
         # Released variances are those of whole curvatures: mean weights are their ratio.
-        matrix = known.matrix + trust * (h - known.matrix)
+        matrix = known.matrix + like.alike * (h - known.matrix)
         own = known._replace(kept_matrix=matrix, kept=jnp.ones(()), variances=variances)
         spread = jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(own, h)
-        if bends is None:
-            gain, information = gained(h, spread)
-            return information, gain @ (seen.score + h @ mean)
         return bent(bends, covariance, h, spread, seen.score, mean)
 
     def sweep(last: Sweep) -> Sweep:
@@ -335,4 +325,4 @@ def found_with(
     at = (mean, covariance)
     reported = learnt(*at, reported=True)[0]
     precision = normal_given(model, reported, linear, at, like.alike)[1]
-    return Found(mean, precision, Likelihood(information, linear, reported), like.alike, trust)
+    return Found(mean, precision, Likelihood(information, linear, reported), like.alike)

@@ -186,8 +186,9 @@ def test_simulated_sums_weigh_rows_by_the_share_of_their_group():
     np.testing.assert_allclose(rows.variances(at, clip)[1:], variances, rtol=1e-6)
     found = rows.scores(weights[None], rows.probabilities(at)[None], jnp.ones((len(z), 1)))
     np.testing.assert_allclose(found[0], (own * (1 - p)) @ z, rtol=1e-6, atol=1e-6)
-    bends = rows.bends(at, jnp.zeros((P, P)), weights)
-    np.testing.assert_allclose(bends.second, own * p * (1 - p) * (1 - 2 * p), atol=1e-6)
+    bend, _ = rows.bends(at, jnp.zeros((P, P)), weights).turned(jnp.eye(P), jnp.zeros(P))
+    second = own * p * (1 - p) * (1 - 2 * p) * np.sum(z**2, axis=1)
+    np.testing.assert_allclose(bend, second @ z, rtol=1e-4, atol=1e-4)
     first = np.zeros(P)
     first[:SIZE] = 1
     group = np.asarray(records["group"]) == 0

@@ -11,7 +11,14 @@ from scipy import stats
 from scipy.special import log_softmax, softmax
 
 from skdpbayes.mechanism.contributions import Quadratic, RankOne, contribution_norm
-from skdpbayes.models.base import curvature, score, unbiased_weight, weighted_score
+from skdpbayes.models.base import (
+    curvature,
+    identified,
+    identified_part,
+    score,
+    unbiased_weight,
+    weighted_score,
+)
 from skdpbayes.models.logistic import LogisticRegression
 
 D = 4
@@ -194,3 +201,25 @@ def test_rows_within_the_public_norm_have_their_full_weight():
     assert float(plain.largest_weight(record(0 * x, 0))) == 1
     tiny = dataclasses.replace(plain, row_norm=np.float32(1e-6))
     assert 0 < float(tiny.largest_weight(record(np.float32(1e-3) * x / length, 0))) < 1.1e-6
+
+
+@pytest.mark.parametrize("n_classes", CLASSES)
+def test_only_contrasts_of_classes_are_identified(n_classes):
+    """Curvatures are zero along what all classes share, and noise there is dropped."""
+    model, theta, x = case(n_classes)
+    basis, size = identified(model), theta.size
+    noise = jnp.asarray(np.random.default_rng(1).normal(size=(size, size)), jnp.float32)
+    if n_classes == 2:
+        assert basis is None and identified_part(model, noise) is noise
+        return
+    assert basis.shape == (size, size - D)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(size - D), atol=1e-6)
+    shared = np.tile(np.eye(D), (n_classes, 1))
+    np.testing.assert_allclose(basis.T @ shared, 0, atol=1e-6)
+    found = curvature(model, jnp.asarray(theta), record(x, 1))
+    matrix = jnp.einsum("ij,a,b->iajb", found.weight, found.vector, found.vector)
+    matrix = matrix.reshape(size, size)
+    np.testing.assert_allclose(identified_part(model, matrix), matrix, atol=1e-5)
+    seen = identified_part(model, noise)
+    np.testing.assert_allclose(seen @ shared, 0, atol=1e-4)
+    np.testing.assert_allclose(basis.T @ seen @ basis, basis.T @ noise @ basis, atol=1e-4)

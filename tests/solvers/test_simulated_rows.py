@@ -174,13 +174,13 @@ def test_intercepts_of_rare_outcomes_are_moved_less(monkeypatch):
             X = np.clip(rng.normal(size=(3000, 10)), -2, 2)
             y = (rng.uniform(size=3000) < expit(X @ (0.4 * rng.normal(size=10)) - 4.2)).astype(int)
             model = DPBayesianLogisticRegression(
-                2.0, classes=[0, 1], solver="na-dpvi", intercept_scale=10.0, random_state=seed
+                2.0, classes=[0, 1], solver="na-dpvi", random_state=seed
             ).fit(X, y)
             sd = model.posterior_samples_["intercept"].std()
             z[simulated].append((model.intercept_.item() + 4.2) / sd)
     with_rows, without = (np.array(z[key]) for key in (True, False))
-    assert np.mean(with_rows - without) > 0.2
-    assert (with_rows**2).mean() < 0.8 * (without**2).mean()
+    assert np.mean(without - with_rows) > 0.5
+    assert (with_rows**2).mean() < 0.5 * (without**2).mean()
     assert np.mean(np.abs(with_rows) < 1.645) > 0.7
 
 
@@ -226,9 +226,9 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     sampling = root[:, None] * whole * root + jnp.eye(p) / 32
     expected = whole @ jnp.linalg.inv(sampling) @ whole + prior
     np.testing.assert_allclose(found.precision, expected, atol=0.02 * jnp.trace(expected))
-    # Where logits are hardly known, scores are taken as they are.
+    # However little logits were known before, scores bend as the rows say.
     unsure = find(start._replace(covariance=5 * jnp.eye(p)), known)
-    assert jnp.abs(unsure.mean - found.mean).max() > 2 * sd.max()
+    np.testing.assert_allclose(unsure.mean, found.mean, atol=0.01 * sd.min())
     # Where records are unlike the rows, a released curvature that is much larger adds little to the
     # reported precision, and one that is much smaller takes much away.
     unlike = known._replace(
@@ -351,19 +351,20 @@ def test_many_coefficients_are_not_too_large():
     assert np.mean(slopes) < 1.17  # 1.10; 1.25 with steps by the released curvature
 
 
-@pytest.mark.slow
 def test_what_classes_share_is_left_to_the_prior():
-    """Coefficients of all classes may move together, whatever the budget."""
+    """Coefficients of all classes may move together; contrasts are as sure as the scores are."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30_000, 2))
     y = (X[:, :1] + rng.gumbel(size=(30_000, 3))).argmax(axis=1)
     model = DPBayesianLogisticRegression(
-        30.0, classes=[0, 1, 2], solver="na-dpvi", prior_scale=30.0, prior_df=None, random_state=0
+        1.0, classes=[0, 1, 2], solver="na-dpvi", prior_scale=30.0, prior_df=None, random_state=0
     ).fit(X, y)
     coef = model.posterior_samples_["coef"]
-    # Noise of the curvature tells something of these directions: .5 to 1 of the prior's spread.
-    assert (coef.mean(axis=1).std(axis=0) > 0.4 * 30 / 3**0.5).all()
-    assert ((coef[:, 1] - coef[:, 0]).std(axis=0) < 0.1).all()
+    np.testing.assert_allclose(coef.mean(axis=1).std(axis=0), 30 / 3**0.5, rtol=0.1)
+    contrasts = coef[:, 1:] - coef[:, :1]
+    # .02, of which noise is a fifth; it was .12 while noise counted as curvature of what is shared.
+    assert (contrasts.std(axis=0) < 0.03).all()
+    np.testing.assert_allclose(contrasts.mean(axis=0), 0, atol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -399,46 +400,54 @@ def test_they_take_part_where_they_can():
     assert not simulated(epsilon=np.inf)
 
 
-def test_a_normal_posterior_has_the_mean_slope_and_curvature_of_scores_that_bend():
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_normal_posterior_has_the_mean_slope_and_curvature_of_scores_that_bend(n_classes):
     """As over draws of the parameters, of the log likelihood of a noisy average score."""
-    p, n = 2, 4000.0
-    scales = np.ones(p, np.float32)
-    model = InCoordinates(LogisticRegression(p, 2, scales, row_norm=np.float32(9)), np.eye(p))
+    p, n, k = 2, 4000.0, 1 if n_classes == 2 else n_classes
+    scales, rng = np.ones(p, np.float32), np.random.default_rng(0)
+    model = InCoordinates(
+        LogisticRegression(p, n_classes, scales, row_norm=np.float32(9)), np.eye(p)
+    )
     with jax.enable_x64(True):
         rows = NormalRows(standard_rows(p), n).of(model)
-        weights, asked = rows.weights(jnp.zeros((1, p)), 0.9), rows.probabilities(jnp.zeros((1, p)))
-        mean, truth = jnp.array([0.9, -0.6]), jnp.array([[1.3, -0.8]])
-        root = jnp.array([[0.5, 0.0], [-0.1, 0.4]])
-        covariance, spread = root @ root.T, 1e4 * jnp.array([[2.0, 0.3], [0.3, 1.0]])
+        zero = jnp.zeros((k, p))
+        weights, asked = rows.weights(zero, 0.9), rows.probabilities(zero)
+        mean, truth = jnp.array([[0.9, -0.6], [0.1, 0.4], [-0.7, 0]])[:k], jnp.zeros((k, p))
+        truth = truth.at[0].set([1.3, -0.8])
+        root = jnp.kron(jnp.eye(k), jnp.array([[0.5, 0.0], [-0.1, 0.4]]))
+        covariance = root @ root.T
+        spread = 1e4 * jnp.kron(jnp.eye(k), jnp.array([[2.0, 0.3], [0.3, 1.0]]))
 
         def sums(at):  # expected at these parameters
-            return rows.scores(weights[None], asked[None], rows.probabilities(at[None]))[0]
+            labels = rows.probabilities(at.reshape(k, p))
+            return rows.scores(weights[None], asked[None], labels)[0]
 
-        seen = sums(truth[0])
+        seen = sums(truth)
 
         def log_likelihood(at):
             missed = seen - sums(at)
             return -missed @ jnp.linalg.solve(spread, missed) / 2
 
-        half = np.random.default_rng(0).normal(size=(6_000, p))
-        draws = mean + np.concatenate([half, -half]) @ root.T
+        half = rng.normal(size=(6_000, k * p))
+        draws = mean.ravel() + np.concatenate([half, -half]) @ root.T
         slope = jnp.mean(jax.lax.map(jax.grad(log_likelihood), draws, batch_size=500), axis=0)
         turn = jnp.mean(jax.lax.map(jax.hessian(log_likelihood), draws, batch_size=500), axis=0)
-        labels = rows.mean_probabilities(mean[None], covariance)
+        labels = rows.mean_probabilities(mean, covariance)
         score = seen - rows.scores(weights[None], asked[None], labels)[0]
-        at = rows.probabilities(mean[None])[:, 0]
-        own = weights * at * (1 - at) * rows.share
-        h = (rows.rows * own[:, None]).T @ rows.rows
-        bends = rows.bends(mean[None], covariance, weights)
-        information, linear = bent(bends, covariance, h, spread, score, mean)
-        found = linear - information @ mean
+        at, z = rows.probabilities(mean), rows.rows
+        one = jnp.eye(k) * at[:, :, None] - at[:, :, None] * at[:, None, :]
+        h = jnp.einsum("n,nij,na,nb->iajb", rows.share * weights, one, z, z)
+        h = h.reshape(k * p, k * p)
+        bends = rows.bends(mean, covariance, weights)
+        information, linear = bent(bends, covariance, h, spread, score, mean.ravel())
+        found = linear - information @ mean.ravel()
         plain = h @ jnp.linalg.solve(spread, score)
-    size = np.linalg.norm(slope)
-    assert np.linalg.norm(found - slope) < 0.1 * size < 0.4 * np.linalg.norm(plain - slope)
+    error, size = np.linalg.norm(found - slope), np.linalg.norm(slope)
+    assert error < min(0.1 * size, 0.4 * np.linalg.norm(plain - slope))
     whole = np.linalg.norm(turn)
     assert np.linalg.norm(information + turn) < 0.08 * whole
     assert np.linalg.norm(h @ np.linalg.solve(spread, h) + turn) > 0.15 * whole
-    assert np.linalg.eigvalsh(information).min() >= 0
+    assert np.linalg.eigvalsh(information).min() >= -1e-9 * whole
 
 
 @pytest.mark.slow
@@ -481,32 +490,8 @@ def test_the_fixed_point_is_that_of_scores_that_bend(monkeypatch):
     assert len(made) > 3 and covariance.shape == (p, p)
     assert np.linalg.norm(plain - information) > 0.05 * np.linalg.norm(plain)
     # Weights of rows are those of the blocks, by what these tell.
-    at = rows.probabilities(mean[None])[:, 0]
-    most = rows.share * (jnp.array([0.8, 0.2]) @ weights) * at * (1 - at)
-    assert 0.1 * jnp.sum(most) < jnp.sum(jnp.abs(bends.second)) < jnp.sum(most)
-
-
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_scores_of_two_classes_bend(n_classes, monkeypatch):
-    """Sweeps and the reported information are by `bent`; with more classes scores are linear."""
-    model = InCoordinates(
-        LogisticRegression(2, n_classes, np.ones(2, np.float32), row_norm=np.float32(9)), np.eye(2)
-    )
-    made, size = [], 2 * model.model.n_rows
-
-    def noted(*arguments):
-        made.append(arguments)
-        return bent(*arguments)
-
-    monkeypatch.setattr(simulated_rows, "bent", noted)
-    with jax.enable_x64(True):
-        rows = NormalRows(standard_rows(2), 300.0).of(model)
-        square, noise, parts = jnp.eye(size), jnp.ones((2, size)), jnp.ones(1 + size)
-        averages = Averages(noise, noise, noise, noise, jnp.zeros(2))
-        known = Curvature.none(size)._replace(foreseen=Foreseen(square, parts, square))
-        start = Start(jnp.zeros(size), square, square, square)
-        jax.eval_shape(lambda start: found_with(model, rows, 1.2, start, averages, known), start)
-    assert len(made) == (2 if n_classes == 2 else 0)
+    expected = rows.share * (jnp.array([0.8, 0.2]) @ weights)
+    np.testing.assert_allclose(jnp.sum(bends.weights), jnp.sum(expected), rtol=0.1)
 
 
 def test_information_is_never_below_zero():
