@@ -291,7 +291,9 @@ def found_with(
             error = logits_known * (
                 noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
             )
-            h = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
+            # Where nothing is known errors are infinite; without noise the spread is that of h alone.
+            values = (values / jnp.sqrt(1 + 3 * error)).clip(_LEAST_EIGENVALUE)
+            h = (vectors * values) @ vectors.T
         # Released variances are those of whole curvatures: mean weights are their ratio.
         matrix = known.matrix + like.alike * (h - known.matrix)
         own = known._replace(kept_matrix=matrix, kept=jnp.ones(()), variances=variances)

@@ -384,6 +384,16 @@ def test_no_release_is_too_odd_for_them(kind):
         assert (model.posterior_.std > 0).all()
 
 
+def test_a_release_that_knows_no_curvature_leaves_the_prior():
+    """Without usable records the released curvature may be negative, and that of the rows zero."""
+    X, unknown = np.random.default_rng(0).uniform(-1, 1, size=(2000, 3)), np.full(2000, 2)
+    for seed in (19, 21):  # by which it is
+        model = DPBayesianLogisticRegression(
+            1.0, classes=[0, 1], solver="na-dpvi", random_state=seed
+        ).fit(X, unknown)
+        assert np.isfinite(model.posterior_.mean).all() and (model.posterior_.std > 0.5).all()
+
+
 def test_they_take_part_where_they_can():
     """With an intercept, a public number of rows, and one row for each record."""
 
