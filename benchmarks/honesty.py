@@ -354,9 +354,10 @@ def normal_crps(mean: Array, std: Array, truth: Array) -> Array:
 def log_loss(predicted: Array, probability: Array) -> float:
     """Mean log-loss of predictions, expected over labels that have these probabilities.
 
-    Both are of shape (n, n_classes).
+    Both are of shape (n, n_classes), or (n,) for the second of two classes.
     """
-    return float(-(probability * np.log(predicted.clip(1e-12))).sum(axis=1).mean())
+    p, q = (np.column_stack([1 - x, x]) if x.ndim == 1 else x for x in (probability, predicted))
+    return float(-(p * np.log(q.clip(1e-12))).sum(axis=1).mean())
 
 
 class Scores(NamedTuple):

@@ -126,7 +126,7 @@ def test_log_loss_is_least_for_the_truth():
     p = np.array([0.1, 0.5, 0.9])
     both = np.column_stack([1 - p, p])
     entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p)).mean()
-    assert honesty.log_loss(both, both) == pytest.approx(entropy)
+    assert honesty.log_loss(both, both) == honesty.log_loss(p, p) == pytest.approx(entropy)
     assert honesty.log_loss(np.column_stack([1 - p**2, p**2]), both) > entropy
     assert math.isfinite(honesty.log_loss(np.eye(2), np.full((2, 2), 0.5)))
 
