@@ -291,7 +291,7 @@ def found_with(
             error = logits_known * (
                 noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
             )
-            # Where nothing is known errors are infinite; without noise the spread is that of h alone.
+            # Errors are infinite where nothing is known, and without noise h is all of the spread.
             values = (values / jnp.sqrt(1 + 3 * error)).clip(_LEAST_EIGENVALUE)
             h = (vectors * values) @ vectors.T
         # Released variances are those of whole curvatures: mean weights are their ratio.
