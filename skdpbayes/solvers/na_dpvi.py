@@ -543,4 +543,4 @@ def _sampling(model: Model, state: TraceState, h: jax.Array, factor: jax.Array) 
         factors = ravel_pytree(model.precondition(unravel(state.theta.astype(jnp.float32))))[
             0
         ].astype(jnp.float64)
-    return factor * sampling_covariance(state.known, h) / factors[:, None] / factors
+    return factor * sampling_covariance(state.known, h, model) / factors[:, None] / factors

@@ -19,6 +19,7 @@ from skdpbayes.models.base import (
     Model,
     curvature,
     flat_start,
+    identified,
     identified_part,
     like_vector,
     single,
@@ -33,6 +34,7 @@ _SMALL = 0.1  # edge of small noise's spectrum, over the mean eigenvalue
 SIDE_SHARE = 0.05  # budget share, in curvature rounds, of each release beside the curvature
 _VARIED = 0.25  # relative spread of the weights of coordinates about the mean weight
 _LEAST_WEIGHT = 0.02
+_FLAT = 1e-6  # variance where the likelihood is flat, over the mean one, to be inverted
 _KEPT_ERRORS = 2.0  # standard errors by which the share that persons keep is shrunk
 _ROOT_2 = 2**0.5  # two values, each at most the norm, are root 2 times the norm together
 
@@ -140,8 +142,11 @@ def sampling_weight(known: Curvature) -> jax.Array:
     return known.mean_weight(towards=0.3, errors=0.1, least=_LEAST_WEIGHT)
 
 
-def sampling_covariance(known: Curvature, h: jax.Array) -> jax.Array:
+def sampling_covariance(known: Curvature, h: jax.Array, model: Model | None = None) -> jax.Array:
     """Covariance of the summed weighted scores over data sets, given their curvature.
+
+    Where the likelihood of `model` is flat it is nearly zero, as the curvature is. Otherwise small
+    differences of the ratios below would make scores certain in a direction that has curvature.
 
     It is ``sum_i w_i^2 I_i`` where the curvature is ``sum_i w_i I_i``, and that of the clipped
     scores where responses are known (`Fair`). Long rows have small weights and tell little of the
@@ -155,7 +160,12 @@ def sampling_covariance(known: Curvature, h: jax.Array) -> jax.Array:
     gain = varied / (varied * curvature + noise.astype(h.dtype) + 1e-30)
     ratio = mean + gain * (known.variances[1:].astype(h.dtype) - mean * curvature)
     ratio = jnp.clip(ratio, _LEAST_WEIGHT, 1)
-    return jnp.sqrt(ratio)[:, None] * h * jnp.sqrt(ratio)
+    covariance = jnp.sqrt(ratio)[:, None] * h * jnp.sqrt(ratio)
+    if model is None or identified(model) is None:
+        return covariance
+    size = len(h)
+    flat = jnp.eye(size) - identified_part(model, jnp.eye(size, dtype=h.dtype))
+    return identified_part(model, covariance) + _FLAT * jnp.trace(covariance) / size * flat
 
 
 def curvature_query(model: Model, params: Params, clip: jax.Array, several_rows: bool) -> Query:

@@ -297,7 +297,8 @@ def found_with(
         # Released variances are those of whole curvatures: mean weights are their ratio.
         matrix = known.matrix + like.alike * (h - known.matrix)
         own = known._replace(kept_matrix=matrix, kept=jnp.ones(()), variances=variances)
-        spread = jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(own, h)
+        sampling = sampling_covariance(own, h, model)
+        spread = jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling
         return bent(bends, covariance, h, spread, seen.score, mean)
 
     def sweep(last: Sweep) -> Sweep:

@@ -13,6 +13,7 @@ from jax import enable_x64
 from scipy.special import expit
 
 from benchmarks._idealised import final_state
+from benchmarks.honesty import reference_of_classes
 from skdpbayes import (
     DPBayesianLinearRegression,
     DPBayesianLogisticRegression,
@@ -285,3 +286,17 @@ def test_fitted_attributes_follow_from_the_releases(compiled_as_users_do):
     again = solver.posterior(model, jax.device_get(replayed)).mapped(*estimator._units(plan))
     np.testing.assert_array_equal(again.mean, estimator.posterior_.mean)
     np.testing.assert_array_equal(again.factor, estimator.posterior_.factor)
+
+
+def test_contrasts_of_classes_are_exact_without_noise():
+    """Weights of rows differ between classes; no direction is surer for it."""
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(3000, 3)).clip(-3, 3), rng.normal(size=(3, 3))
+    y = (X @ weights.T + np.array([2, 0, -2]) + rng.gumbel(size=(3000, 3))).argmax(axis=1)
+    fitted = DPBayesianLogisticRegression(
+        np.inf, classes=[0, 1, 2], data_norm=5.0, solver="na-dpvi", prior_df=None, random_state=0
+    ).fit(X, y)
+    contrasts = np.kron(np.eye(3)[1:] - np.eye(3)[0], np.eye(4))
+    found, exact = fitted.posterior_.mapped(contrasts), reference_of_classes(X, y, 3, 1.0)
+    np.testing.assert_allclose(found.std, exact.std, rtol=0.04)
+    np.testing.assert_allclose(found.mean, exact.mean, atol=0.2 * exact.std.min())
