@@ -134,29 +134,41 @@ class Expected:
         spread = jnp.average(self.logit_covariances(covariance), axis=0, weights=share)
         return deviation_variance(spread)
 
-    def bends(self, params: Params, covariance: jax.Array, weights: jax.Array) -> Bends:
+    def bends(self, params: Params, at_nodes: AtNodes, weights: jax.Array) -> Bends:
         """How the sum of scores bends about uncertain parameters."""
-        shares, p = self._at_nodes(params, covariance)
+        shares, p = at_nodes
         at, weights = self.probabilities(params), self.share * weights
         mean = jnp.einsum("m,mni->ni", shares, p)
         slope = jax.vmap(jnp.diag)(mean) - jnp.einsum("m,mni,mnj->nij", shares, p, p)
         change = slope - jax.vmap(jnp.diag)(at) + at[:, :, None] * at[:, None, :]
         slopes = _sum(self.rows, weights[:, None, None] * change)
-        return Bends(self.rows, weights, slopes, jnp.asarray(shares), p)
+        return Bends(self.rows, weights, slopes, shares, p)
 
-    def mean_probabilities(self, params: Params, covariance: jax.Array) -> jax.Array:
-        """Probabilities averaged over normal parameters, (n, n_rows)."""
-        return jnp.tensordot(*self._at_nodes(params, covariance), 1)
+    def at_nodes(self, params: Params, covariance: jax.Array) -> AtNodes:
+        """Probabilities at nodes of the rows' logits, under normal parameters.
 
-    def _at_nodes(self, params: Params, covariance: jax.Array) -> tuple[Array, jax.Array]:
-        """Weights of m nodes, and the probabilities at them, (m, n, n_rows)."""
+        A program must have one call: two batches of Cholesky factors at once may wait for each
+        other's threads on a machine with few.
+        """
         spread = self.logit_covariances(covariance)
         # Rows of weights may be linearly dependent.
         small = 1e-9 * (1 + jnp.trace(spread, axis1=1, axis2=2))
         root = jnp.linalg.cholesky(spread + small[:, None, None] * jnp.eye(len(params)))
         nodes, weights = normal_nodes(len(params), 33, 128)
         logits = self.rows @ params.T + jnp.einsum("nij,mj->mni", root, nodes)
-        return weights, self.model.model.probabilities(logits)
+        return AtNodes(jnp.asarray(weights), self.model.model.probabilities(logits))
+
+
+class AtNodes(NamedTuple):
+    """Weights of m nodes of the rows' logits, (m,), and probabilities there, (m, n, n_rows)."""
+
+    shares: jax.Array
+    probabilities: jax.Array
+
+    @property
+    def mean(self) -> jax.Array:
+        """Probabilities averaged over normal parameters, (n, n_rows)."""
+        return jnp.tensordot(self.shares, self.probabilities, 1)
 
 
 class Bends(NamedTuple):

@@ -9,8 +9,8 @@ Simulations show three errors of the plain posterior (`na_dpvi`), which hide eac
   estimate, always in the same direction, which moves the intercepts of rare outcomes.
 
 `NormalRows` have the same errors, and say how large each is. The correction is in proportion to the
-similarity of both curvatures, and to how well logits are known. Besides, slopes of scores are as
-uncertain as the parameters are (`bent`). Derivation and measurements: ``docs/solvers/na-dpvi.md``.
+similarity of both curvatures. Besides, slopes of scores are as uncertain as the parameters are
+(`bent`). Derivation and measurements: ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations
@@ -256,6 +256,7 @@ def found_with(
     """
     unravel = flat_start(model)[1]
     like = likeness_of(model, known)
+    # Where logits are hardly known, errors of the curvature are the smaller ones.
     logits_known = 1 / (1 + rows.logit_variance(start.covariance) ** 2)
     variance = known.variance.astype(jnp.float64)
     points = jax.vmap(unravel)(averages.point)
@@ -273,14 +274,14 @@ def found_with(
         h = (vectors * values) @ vectors.T
         away = averages.point - mean
         line = away @ h  # by which scores differ from those at the mean, if linear
-        labels = rows.mean_probabilities(unravel(mean), covariance)
-        bend = like.factor * (rows.scores(weights, asked, labels) + away @ whole)
+        nodes = rows.at_nodes(unravel(mean), covariance)
+        bend = like.factor * (rows.scores(weights, asked, nodes.mean) + away @ whole)
         missed = (1 - like.alike) * line**2 + like.alike * (1 - _BENT) * bend**2
         corrected = averages._replace(score=averages.score + line - like.alike * bend)
         doubtful = doubted(corrected, jnp.mean(missed, axis=1, keepdims=True))
         seen = average(doubtful)
         share = jnp.mean(doubtful.weight / seen.weight.clip(1e-300), axis=1)
-        bends = rows.bends(unravel(mean), covariance, like.alike * like.factor * (share @ weights))
+        bends = rows.bends(unravel(mean), nodes, like.alike * like.factor * (share @ weights))
 
         clipped = rows.variances(unravel(mean), clip) / seen_variances
         variances = known.variances * (1 + like.alike * (clipped - 1))

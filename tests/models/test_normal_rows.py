@@ -117,11 +117,11 @@ def test_unknown_parameters_are_averaged_over(n_classes):
     draws = ravel_pytree(mean)[0] + RNG.normal(size=(4000, mean.size)) @ root.T
     some = rows.rows[:20]
     logits = np.einsum("tia,na->tni", draws.reshape(-1, *mean.shape), some)
-    found = rows.mean_probabilities(mean, root @ root.T)[:20]
+    found = rows.at_nodes(mean, root @ root.T).mean[:20]
     by_draws = np.asarray(seen.model.probabilities(jnp.asarray(logits))).mean(axis=0)
     np.testing.assert_allclose(found, by_draws, atol=0.04)
     assert np.abs(found - rows.probabilities(mean)[:20]).max() > 0.1
-    known = rows.mean_probabilities(mean, np.zeros_like(root))
+    known = rows.at_nodes(mean, np.zeros_like(root)).mean
     np.testing.assert_allclose(known, rows.probabilities(mean), atol=1e-3)
     if n_classes == 3:
         logits = logits - logits.mean(axis=2, keepdims=True)

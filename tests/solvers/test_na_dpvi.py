@@ -1,6 +1,9 @@
 """Noise-aware inference: exact without noise, honest with it, and a function of its releases."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from itertools import pairwise
 
 import jax
@@ -300,3 +303,18 @@ def test_contrasts_of_classes_are_exact_without_noise():
     found, exact = fitted.posterior_.mapped(contrasts), reference_of_classes(X, y, 3, 1.0)
     np.testing.assert_allclose(found.std, exact.std, rtol=0.04)
     np.testing.assert_allclose(found.mean, exact.mean, atol=0.2 * exact.std.min())
+
+
+def test_a_fit_of_many_classes_ends():
+    """Batches of Cholesky factors side by side wait for each other's threads, for ever."""
+    code = """if True:
+        import numpy as np
+        from skdpbayes import DPBayesianLogisticRegression
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(3000, 5))
+        y = (X @ rng.normal(size=(5, 10)) + rng.gumbel(size=(3000, 10))).argmax(axis=1)
+        DPBayesianLogisticRegression(3.0, classes=range(10), n_steps=12, random_state=0).fit(X, y)
+    """
+    # In a process of its own, with the threads that a user's has.
+    free = {key: x for key, x in os.environ.items() if key != "XLA_FLAGS"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=free, timeout=120, check=True)

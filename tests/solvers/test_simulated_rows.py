@@ -442,13 +442,14 @@ def test_a_normal_posterior_has_the_mean_slope_and_curvature_of_scores_that_bend
         draws = mean.ravel() + np.concatenate([half, -half]) @ root.T
         slope = jnp.mean(jax.lax.map(jax.grad(log_likelihood), draws, batch_size=500), axis=0)
         turn = jnp.mean(jax.lax.map(jax.hessian(log_likelihood), draws, batch_size=500), axis=0)
-        labels = rows.mean_probabilities(mean, covariance)
+        nodes = rows.at_nodes(mean, covariance)
+        labels = nodes.mean
         score = seen - rows.scores(weights[None], asked[None], labels)[0]
         at, z = rows.probabilities(mean), rows.rows
         one = jnp.eye(k) * at[:, :, None] - at[:, :, None] * at[:, None, :]
         h = jnp.einsum("n,nij,na,nb->iajb", rows.share * weights, one, z, z)
         h = h.reshape(k * p, k * p)
-        bends = rows.bends(mean, covariance, weights)
+        bends = rows.bends(mean, nodes, weights)
         information, linear = bent(bends, covariance, h, spread, score, mean.ravel())
         found = linear - information @ mean.ravel()
         plain = h @ jnp.linalg.solve(spread, score)
@@ -510,7 +511,9 @@ def test_information_is_never_below_zero():
     with jax.enable_x64(True):
         rows = NormalRows(standard_rows(2), 300.0).of(model)
         mean, covariance = jnp.array([2.0, -1.0]), 0.1 * jnp.eye(2)
-        bends = rows.bends(mean[None], covariance, rows.weights(mean[None], 2.0))
+        bends = rows.bends(
+            mean[None], rows.at_nodes(mean[None], covariance), rows.weights(mean[None], 2.0)
+        )
         h = rows.curvature(mean[None], 2.0)
         far = jnp.array([-500.0, 400.0])
         information, _ = bent(bends, covariance, h, 10 * jnp.eye(2), far, mean)
