@@ -84,8 +84,7 @@ class Expected:
     ) -> jax.Array:
         """Sum of weighted curvatures, each clipped to `longest`, (P, P)."""
         p = self.probabilities(params)
-        weight = jax.vmap(jnp.diag)(p) - p[:, :, None] * p[:, None, :]
-        weight = weight * self.weights(params, norm)[:, None, None]
+        weight = _slopes(p, _squares(p)) * self.weights(params, norm)[:, None, None]
         if longest is not None:
             length = jnp.sqrt(jnp.sum(weight**2, (1, 2))) * jnp.sum(self.rows**2, axis=1)
             weight = weight * jnp.minimum(1, longest / length)[:, None, None]
@@ -134,15 +133,12 @@ class Expected:
         spread = jnp.average(self.logit_covariances(covariance), axis=0, weights=share)
         return deviation_variance(spread)
 
-    def bends(self, params: Params, at_nodes: AtNodes, weights: jax.Array) -> Bends:
+    def bends(self, params: Params, nodes: AtNodes, weights: jax.Array) -> Bends:
         """How the sum of scores bends about uncertain parameters."""
-        shares, p = at_nodes
-        at, weights = self.probabilities(params), self.share * weights
-        mean = jnp.einsum("m,mni->ni", shares, p)
-        slope = jax.vmap(jnp.diag)(mean) - jnp.einsum("m,mni,mnj->nij", shares, p, p)
-        change = slope - jax.vmap(jnp.diag)(at) + at[:, :, None] * at[:, None, :]
-        slopes = _sum(self.rows, weights[:, None, None] * change)
-        return Bends(self.rows, weights, slopes, shares, p)
+        p, at, weights = nodes.probabilities, self.probabilities(params), self.share * weights
+        change = _slopes(nodes.mean, nodes.product(p, p)) - _slopes(at, _squares(at))
+        slope = _sum(self.rows, weights[:, None, None] * change)
+        return Bends(self.rows, weights, slope, nodes)
 
     def at_nodes(self, params: Params, covariance: jax.Array) -> AtNodes:
         """Probabilities at nodes of the rows' logits, under normal parameters.
@@ -170,6 +166,10 @@ class AtNodes(NamedTuple):
         """Probabilities averaged over normal parameters, (n, n_rows)."""
         return jnp.tensordot(self.shares, self.probabilities, 1)
 
+    def product(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """Averages of the products of two vectors at the nodes, (n, n_rows, n_rows)."""
+        return jnp.einsum("m,mni,mnj->nij", self.shares, x, y)
+
 
 class Bends(NamedTuple):
     """Sums of scores about uncertain parameters, beyond their slope at the mean.
@@ -181,17 +181,13 @@ class Bends(NamedTuple):
         Of the rows in the sum.
     slope : array of shape (P, P)
         Mean slope, over that at the mean.
-    shares : array of shape (m,)
-        Weights of nodes of the rows' logits.
-    probabilities : array of shape (m, n, n_rows)
-        At the nodes.
+    nodes : AtNodes
     """
 
     rows: jax.Array
     weights: jax.Array
     slope: jax.Array
-    shares: jax.Array
-    probabilities: jax.Array
+    nodes: AtNodes
 
     def turned(self, moved: jax.Array, missed: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Two sums over rows: of bends, and of how slopes turn.
@@ -210,7 +206,8 @@ class Bends(NamedTuple):
         -------
         arrays of shapes (P,) and (P, P)
         """
-        p, shares = self.probabilities, self.shares
+        shares, p = self.nodes
+        product = self.nodes.product
         moves = _products(self.rows, moved)
         moves = (moves + jnp.swapaxes(moves, 1, 2)) / 2
         wanted = self.rows @ missed.reshape(p.shape[2], -1).T
@@ -223,9 +220,6 @@ class Bends(NamedTuple):
         level = jnp.sum(p * own, axis=2, keepdims=True)
         q = p * (own - 2 * through - level + 2 * whole)
 
-        def product(x: jax.Array, y: jax.Array) -> jax.Array:
-            return jnp.einsum("m,mni,mnj->nij", shares, x, y)
-
         # S M S is P (M - 1 a' - a 1' + p'a) P, with a = M p and P = diag(p).
         crossed = product(p * (through - whole / 2), p)
         squared = moves * product(p, p) - crossed - jnp.swapaxes(crossed, 1, 2)
@@ -235,6 +229,15 @@ class Bends(NamedTuple):
         turn = turn - outer - jnp.swapaxes(outer, 1, 2) + 2 * squared
         bend = self.weights[:, None] * jnp.einsum("m,mni->ni", shares, q)
         return (bend.T @ self.rows).ravel(), _sum(self.rows, self.weights[:, None, None] * turn)
+
+
+def _squares(p: jax.Array) -> jax.Array:
+    return p[:, :, None] * p[:, None, :]
+
+
+def _slopes(p: jax.Array, squares: jax.Array) -> jax.Array:
+    """Slopes ``diag(p) - p p'`` of probabilities by logits, (n, n_rows, n_rows)."""
+    return jax.vmap(jnp.diag)(p) - squares
 
 
 def _products(rows: jax.Array, matrix: jax.Array) -> jax.Array:

@@ -218,7 +218,7 @@ class HasParameterBlocks(Protocol):
 
 @runtime_checkable
 class HasIdentified(Protocol):
-    """Directions along which the likelihood is constant."""
+    """Likelihood that is constant along some directions."""
 
     def identified(self) -> Array | None:
         """Orthonormal basis of the others, of shape (P, n), n < P; None: there are no such."""

@@ -256,7 +256,7 @@ def found_with(
     """
     unravel = flat_start(model)[1]
     like = likeness_of(model, known)
-    # Where logits are hardly known, errors of the curvature are the smaller ones.
+    # Where logits are hardly known these errors do not count: intervals would be too narrow.
     logits_known = 1 / (1 + rows.logit_variance(start.covariance) ** 2)
     variance = known.variance.astype(jnp.float64)
     points = jax.vmap(unravel)(averages.point)

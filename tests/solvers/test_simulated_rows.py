@@ -505,6 +505,29 @@ def test_the_fixed_point_is_that_of_scores_that_bend(monkeypatch):
     np.testing.assert_allclose(jnp.sum(bends.weights), jnp.sum(expected), rtol=0.1)
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_scores_of_all_classes_bend(n_classes, monkeypatch):
+    """Sweeps and the reported information are by `bent`."""
+    model = InCoordinates(
+        LogisticRegression(2, n_classes, np.ones(2, np.float32), row_norm=np.float32(9)), np.eye(2)
+    )
+    made, size = [], 2 * model.model.n_rows
+
+    def noted(*arguments):
+        made.append(arguments)
+        return bent(*arguments)
+
+    monkeypatch.setattr(simulated_rows, "bent", noted)
+    with jax.enable_x64(True):
+        rows = NormalRows(standard_rows(2), 300.0).of(model)
+        square, noise, parts = jnp.eye(size), jnp.ones((2, size)), jnp.ones(1 + size)
+        averages = Averages(noise, noise, noise, noise, jnp.zeros(2))
+        known = Curvature.none(size)._replace(foreseen=Foreseen(square, parts, square))
+        start = Start(jnp.zeros(size), square, square, square)
+        jax.eval_shape(lambda start: found_with(model, rows, 1.2, start, averages, known), start)
+    assert len(made) == 2
+
+
 def test_information_is_never_below_zero():
     """A score far beyond what any parameter explains bends the log likelihood upwards."""
     model = InCoordinates(LogisticRegression(2, 2, np.ones(2, np.float32)), np.eye(2))
