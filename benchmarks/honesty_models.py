@@ -257,7 +257,7 @@ _EASY: dict[str, dict[str, Callable[[np.random.Generator, int], np.ndarray]]] = 
         "df": lambda rng, n: rng.uniform(3, 12, n),
     },
 }
-_MODELS: dict[str, Callable[..., None]] = {
+PROGRAMS: dict[str, Callable[..., None]] = {
     "poisson": poisson,
     "negative-binomial": negative_binomial,
     "robust": robust,
@@ -271,7 +271,7 @@ _MODELS: dict[str, Callable[..., None]] = {
 _TWO_NUMBERS = ("gamma", "beta", "zeros", "tails")  # laws of which two numbers are learnt
 
 
-def _program(
+def program(
     name: str, solver: str, kind: str = "", n_rows: int = 3_000, epsilon: float = 1.0
 ) -> Cell:
     """A NumPyro model: moderate truths, or those of its prior.
@@ -284,7 +284,7 @@ def _program(
     def estimator() -> Any:
         from skdpbayes import DPNumPyroModel
 
-        return DPNumPyroModel(_MODELS[name], epsilon=epsilon, solver=solver)
+        return DPNumPyroModel(PROGRAMS[name], epsilon=epsilon, solver=solver)
 
     def truths(rng: np.random.Generator, fits: int) -> Values:
         return {site: draw(rng, fits) for site, draw in _EASY[name].items()} | {
@@ -359,14 +359,14 @@ def cells() -> dict[str, Cell]:
         for bound in (8.0, 40.0)
     }
     found |= {
-        f"{name}{kind and '-' + kind}-{solver}": _program(name, solver, kind)
-        for name in _MODELS
+        f"{name}{kind and '-' + kind}-{solver}": program(name, solver, kind)
+        for name in PROGRAMS
         for kind in (("",) if name in _TWO_NUMBERS else ("", "prior", "positive"))
         for solver in GRADIENT
     }
     found |= {  # other numbers of records and budgets
-        f"{name}-{n}-{epsilon:g}-auto": _program(name, "auto", "", n, epsilon)
-        for name in _MODELS
+        f"{name}-{n}-{epsilon:g}-auto": program(name, "auto", "", n, epsilon)
+        for name in PROGRAMS
         for n, epsilon in PROGRAM_SETTINGS
     }
     found |= {

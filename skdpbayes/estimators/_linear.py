@@ -141,7 +141,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     _estimated = ("coef", "intercept", "noise_std")
     _positive = ("noise_std",)
     _linear = True
-    _defaults = Defaults(schedules={"na-dpvi": (20, 2**17)}, curvature_every=2)
+    _defaults = Defaults(schedules={"na-dpvi": (30, 2**17)}, curvature_every=6)
     _refused: ClassVar = {
         name: (
             f"solver={name!r} is not offered for linear regression: its intervals of the noise "
@@ -252,8 +252,6 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         d, n = facts.n_features, facts.n_rows
         if self.solver == "vips":
             return self._sums_model(d)
-        if n is None:
-            return self._scores_model(d)
         return self._rescaled_model(d, n)
 
     def _row_norms(self, d: int) -> tuple[float, float]:
@@ -279,7 +277,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         precision = self.prior_precision * self.prior_shape / self.prior_scale
         return Task(model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * typical)))
 
-    def _rescaled_model(self, d: int, n: int) -> Task:
+    def _rescaled_model(self, d: int, n: int | None) -> Task:
         """Model that finds the scales of columns first, if noise would not hide them."""
         from skdpbayes.models.rescaled import RescaledLinear
         from skdpbayes.plans.gradients import rescaling_shares, row_reach
@@ -299,7 +297,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
             whitened=len(shares) > 1,
             row_norm=np.float32(row_norm),
             reach=np.float32(reach),
-            n_records=np.float32(n),
+            n_records=np.float32(np.inf if n is None else n),
         )
         return Task(model, task.bounds._replace(typical=scores.bounds(row_norm * reach)))
 

@@ -4,13 +4,14 @@ Public bounds that are ten times too loose make rows ten times too short: the no
 whose clipping norm suits the bounds, is then ten times too large, and that of curvatures a hundred
 times. Openings find the units that the bounds do not tell (`docs/solvers/na-dpvi.md`):
 
-1. The sum of binary logarithms of the sizes of entries gives a scale of each column, whatever the
-   bounds are. A logarithm has a bounded range, and an error of the scale is a factor.
+1. Sums of sines and cosines of the columns and of the response (`columns`) tell where each lies and
+   how wide it is, whatever the bounds are, and the number of records. Columns are centred and
+   scaled.
 2. Where noise would not hide them, the second moments of rows in these units, the constant column
    included. Their denoised inverse root gives the axes.
 
-Given the axes, everything is as before: the prior stays that of the coefficients, and the
-curvature is released in the new coordinates, so errors of the axes cost efficiency, not honesty.
+The prior is at least as wide as one in the units found. The curvature is released in the new
+coordinates, so errors of the axes cost efficiency, not honesty.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ import numpy as np
 from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import NORM, Opening
-from skdpbayes.models.denoising import cautious_curvature
+from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.columns import sizes_of_columns, waves
+from skdpbayes.models.denoising import cautious_curvature, noise_edge
 from skdpbayes.models.linear import LinearRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.whitened import moments_opening
 from skdpbayes.posteriors.base import GaussianPosterior
 
-_LOWEST, _HIGHEST = -9.0, 1.0  # range of the logarithms; smaller entries count as none
-_MIDDLE, HALF = (_LOWEST + _HIGHEST) / 2, (_HIGHEST - _LOWEST) / 2
-_USUAL, _SPREAD = -2.0, 2.0  # mean logarithm of columns within their bounds, before the release
-_ROOT_MEAN_SQUARE = 1.7  # over the geometric mean: 1.57 of uniform, 1.89 of normal columns
+N_WAVES = 13  # for columns down to a 3000th of half their range
 _LARGER = 2.0  # for responses, where the value is a bound
+_LEAST = 0.3  # second moment of a column of few values, over the square of its size
+_WIDER = 2.0  # prior of the log variance, over that in units of the bounds
+_HIDDEN = 0.6  # edge of the noise of second moments, from which on they are not used
 
 
 @jax.tree_util.register_dataclass
@@ -50,14 +52,17 @@ class LinearInCoordinates(LinearRegression):
         Whether the last column is constant.
     axes : array of shape (n_columns, n_columns)
         A.
+    prior : array of shape (n_columns, n_columns)
+        Precision of the prior of the coordinates.
     response : float
-        Root mean square of responses, or more.
+        Root mean square of responses about their centre, or more.
     row_norm : float
         Rows longer than this in the coordinates lose weight, so that no curvature is clipped.
     """
 
     intercept: bool = field(metadata={"static": True})
     axes: Array
+    prior: Array
     response: Number
     row_norm: Number
 
@@ -96,25 +101,18 @@ class LinearInCoordinates(LinearRegression):
 
     def prior_precision(self) -> Params:
         """Precision of the prior of u and of `prior_axes` times the coordinates."""
-        return {**super().prior_precision(), "w": jnp.ones(self.n_columns, jnp.float32)}
+        own = super().prior_precision()["u"] / _WIDER**2
+        return {"u": own, "w": jnp.ones(self.n_columns, jnp.float32)}
 
     def prior_axes(self) -> jax.Array:
-        """Root of the prior precision of the coordinates, given the size of responses.
+        """Root of the prior precision of u and the coordinates.
 
-        In whitened coordinates ``|t|^2`` is the mean square of ``w'x``, and that of responses is no
+        `RescaledLinear` makes it of two: the weights' own, and what the size of responses says. In
+        whitened coordinates ``|t|^2`` is the mean square of ``w'x``, and that of responses is no
         smaller. The normal stand-in for this bound gives a constant prediction the variance of the
         bound, and the other coordinates four equal parts of it.
         """
-        axes = jnp.asarray(self.axes, jnp.float64)
-        bound = 1 / jnp.asarray(self.response, jnp.float64) ** 2
-        features = self.n_columns - self.intercept
-        known = max(1, features / 4) * bound * jnp.eye(self.n_columns)
-        if self.intercept:
-            constant = jnp.linalg.solve(axes, jnp.eye(self.n_columns)[-1])
-            constant = constant / jnp.linalg.norm(constant)
-            known += (1 - max(1, features / 4)) * bound * jnp.outer(constant, constant)
-        own = super().prior_precision()["w"].astype(jnp.float64)
-        root = jnp.linalg.cholesky(axes.T @ (own[:, None] * axes) + known).T
+        root = jnp.linalg.cholesky(jnp.asarray(self.prior, jnp.float64)).T
         return block_diag(jnp.ones((1, 1)), root)
 
     def natural(self, posterior: GaussianPosterior) -> GaussianPosterior:
@@ -131,7 +129,7 @@ class LinearInCoordinates(LinearRegression):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RescaledLinear:
-    """`OpenedModel` that releases the scales of columns, and then perhaps second moments.
+    """`OpenedModel` that releases waves of columns, and then perhaps second moments.
 
     Attributes
     ----------
@@ -145,7 +143,7 @@ class RescaledLinear:
     reach : float
         Norm of rows in the coordinates beyond which they lose weight, over `row_norm`.
     n_records : float
-        Public number of records.
+        Public number of records; infinite where it is private.
     """
 
     model: LinearRegression
@@ -167,18 +165,27 @@ class RescaledLinear:
 
     def init(self) -> Params:
         """Coordinates before the releases."""
-        axes = jnp.eye(self.model.n_columns, dtype=jnp.float32)
-        return {"axes": axes, "response": jnp.asarray(jnp.inf, jnp.float32)}
+        eye = jnp.eye(self.model.n_columns, dtype=jnp.float32)
+        none = jnp.asarray(jnp.inf, jnp.float32)
+        own = jnp.diag(self.model.prior_precision()["w"])
+        found = {"axes": eye, "own": own, "bound": 0 * eye}
+        return found | {"response": none, "constant": none, "n": jnp.ones((), jnp.float32)}
 
     def openings(self) -> tuple[Opening, ...]:
-        """Sum of logarithms; sum of the weighted second moments, if `whitened`."""
+        """Waves of columns and responses; sum of the weighted second moments, if `whitened`."""
         return (self._scales(), self._moments()) if self.whitened else (self._scales(),)
 
     def marginal(self, params: Params) -> LinearInCoordinates:
         """The model in the coordinates found."""
         own = {one.name: getattr(self.model, one.name) for one in fields(LinearRegression)}
-        row_norm = self.row_norm * self.reach
-        return LinearInCoordinates(**own, intercept=self.intercept, row_norm=row_norm, **params)
+        return LinearInCoordinates(
+            **own,
+            intercept=self.intercept,
+            axes=params["axes"],
+            prior=params["own"] + params["bound"],
+            response=params["response"],
+            row_norm=self.row_norm * self.reach,
+        )
 
     def _scales(self) -> Opening:
         d = self.n_features
@@ -187,40 +194,52 @@ class RescaledLinear:
             del params
 
             def one(record: Record) -> Mapping[str, Contribution]:
-                y = record["y"]
-                known = jnp.isfinite(y)
-                rows = jnp.where(known, _log_size(record["x"][:d]), 0)
-                return {"rows": rows, "response": _log_size(jnp.where(known, y, 0))}
+                x, y = record["x"][:d], record["y"][None]
+                known = jnp.isfinite(y).all() & jnp.isfinite(x).all()
+                rows, response = (
+                    jnp.where(known, waves(jnp.where(known, z, 0), N_WAVES), 0) for z in (x, y)
+                )
+                return {"count": known.astype(x.dtype)[None], "rows": rows, "response": response}
 
             return one
 
         def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
-            del params, key
-            logs, response = (
-                _MIDDLE + sums[name].astype(jnp.float64) / self.n_records
-                for name in ("rows", "response")
-            )
-            noise, doubt = (
-                (scales[name].astype(jnp.float64) / self.n_records) ** 2
-                for name in ("rows", "response")
-            )
-            # Columns are shrunk to their mean, and means to those within bounds that fit.
-            mean = jnp.mean(logs)
-            common = _shrunk(mean, noise / d)
-            spread = jnp.sum((logs - mean) ** 2) / max(d - 1, 1)
-            kept = (1 - noise / spread.clip(1e-12)).clip(0, 1 / (1 + noise / _SPREAD**2))
-            found = _ROOT_MEAN_SQUARE * 2.0 ** (common + kept * (logs - mean))
-            ones = jnp.ones(self.model.n_columns - d)
-            axes = jnp.diag(1 / jnp.concatenate([found, ones]))
-            largest = _LARGER * 2.0 ** (_shrunk(response, doubt) + jnp.sqrt(doubt))
-            return {
-                "axes": axes.astype(jnp.float32),
-                "response": largest.astype(jnp.float32),
+            del key
+            sums, scales = double(sums), double(scales)
+            most = jnp.asarray(self.n_records, jnp.float64)
+            count = jnp.maximum(sums["count"][0], 2 * scales["count"])
+            n = jnp.where(jnp.isfinite(most), count.clip(most / 10, most), count.clip(1))
+            x, y = (sizes_of_columns(sums[k], n, scales[k], 1.0) for k in ("rows", "response"))
+            size, centre = x.size, x.centre if self.intercept else 0 * x.centre
+            spread = _LARGER * (y.size * jnp.exp(y.doubt))[0]
+            constant = jnp.abs(y.centre[0]) + spread
+
+            axes = jnp.eye(self.model.n_columns).at[:d, :d].set(jnp.diag(1 / size))
+            if self.intercept:
+                axes = axes.at[-1, :d].set(-centre / size)
+            # A weight may be as large as responses over the column. The intercept is the prediction
+            # where columns have their centres.
+            wide = jnp.ones(self.model.n_columns)
+            wide = wide.at[:d].set(jnp.minimum(1 / size, 1 / spread) ** 2)
+            # Columns may be narrower than they seem.
+            least = jnp.where(x.discrete, _LEAST, jnp.exp(-2 * x.doubt))
+            bound = max(1, d / 4) * least / (spread if self.intercept else constant) ** 2
+            if self.intercept:
+                bound = jnp.append(bound, 1 / constant**2)
+            found = {
+                "axes": axes,
+                "own": jnp.diag(self.model.prior_precision()["w"] * wide),
+                "bound": jnp.diag(bound),
+                "response": spread if self.intercept else constant,
+                "constant": constant,
+                "n": n,
             }
+            return single({**params, **found})
 
         blocks = {
-            "rows": Block(NORM * jnp.float32(HALF * d**0.5), 0.5, "mean"),
-            "response": Block(NORM * jnp.float32(HALF), 0.5, "mean"),
+            "count": Block(NORM, 0.1, "sum"),
+            "rows": Block(NORM, 0.5, "statistic"),
+            "response": Block(NORM, 0.4, "statistic"),
         }
         return Opening(statistics, blocks, update)
 
@@ -231,22 +250,21 @@ class RescaledLinear:
             return params["axes"].T @ record["x"], jnp.isfinite(record["y"])
 
         def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
+            before, n = double(params), params["n"].astype(jnp.float64)
             values, vectors = jnp.linalg.eigh(cautious_curvature(moments, variance))
-            axes = params["axes"].astype(jnp.float64) @ (
-                vectors / jnp.sqrt(values / self.n_records)
-            )
-            return {**params, "axes": axes.astype(jnp.float32)}
+            change = vectors / jnp.sqrt(values / n)
+            axes = before["axes"] @ change
+            # In whitened coordinates ``|t|^2`` is the mean square of ``w'x``.
+            inside = max(1, self.n_features / 4) / before["response"] ** 2
+            bound = inside * jnp.eye(len(axes))
+            if self.intercept:
+                constant = jnp.linalg.solve(axes, jnp.eye(len(axes))[-1])
+                constant = constant / jnp.linalg.norm(constant)
+                bound += (1 / before["constant"] ** 2 - inside) * jnp.outer(constant, constant)
+            own = change.T @ before["own"] @ change
+            hidden = noise_edge(len(axes), variance) > _HIDDEN * n
+            found = {"axes": axes, "own": own, "bound": bound}
+            kept = {k: jnp.where(hidden, before[k], found[k]) for k in found}
+            return single({**params, **kept})
 
         return moments_opening(norm, row, learn)
-
-
-def _log_size(x: jax.Array) -> jax.Array:
-    """Binary logarithms about the middle of their range; zero for what is too small to count."""
-    size = jnp.abs(x)
-    seen = size > 2.0**_LOWEST
-    return jnp.where(seen, jnp.minimum(jnp.log2(jnp.where(seen, size, 1)), _HIGHEST) - _MIDDLE, 0)
-
-
-def _shrunk(mean: jax.Array, noise: jax.Array) -> jax.Array:
-    """Mean logarithm given its noisy value; noise is a variance."""
-    return _USUAL + (mean - _USUAL) / (1 + noise / _SPREAD**2)

@@ -20,7 +20,7 @@ import numpy as np
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import HasRandomStart, HasScoreUnit
-from skdpbayes.models.rescaled import HALF, RescaledLinear
+from skdpbayes.models.rescaled import N_WAVES, RescaledLinear
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.settings import Bounds, PlanFunction, Planned, Settings
 from skdpbayes.privacy.accounting import (
@@ -58,8 +58,8 @@ _WHITENING = 0.05  # budget share of the second moments that whiten rows
 _LEAST_ROUNDS = 20
 _COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of one record, at least
 _EDGE, _RESOLVED = 0.3, 0.6  # see `rescaling_shares`
-_LOGS, _LOGS_RESOLVED = 0.2, 0.8
-_LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
+_WAVES, _WAVES_RESOLVED = 0.1, 0.5
+_WAVE_SHARES, _MOMENT_SHARES = (0.01, 0.1), (0.01, 0.1)
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CURVATURE_EDGE, _CURVATURE_RATIOS = 0.07, (2.0, 6.0)  # see `curvature_ratio`
 _SHRINKAGE = 0.1  # `logit_shrinkage` over `score_noise`
@@ -262,35 +262,40 @@ def plan_whitened(
 
 
 def rescaling_shares(
-    settings: Settings, n_features: int, intercept: bool, n: int
+    settings: Settings, n_features: int, intercept: bool, n: int | None
 ) -> tuple[float, ...]:
-    """Budget shares of the logarithms of entries and of second moments; those that are released.
+    """Budget shares of the waves of columns and of second moments; those that are released.
 
-    Shares let the noise of the mean logarithm of all columns be `_LOGS`, in powers of two, and the
-    edge of the spectrum of the noise of second moments `_EDGE` times a typical eigenvalue, within
-    `_LOG_SHARES` and `_MOMENT_SHARES` of the budget. If the largest share leaves these figures
-    above `_LOGS_RESOLVED` and `_RESOLVED`, the release is not worth its cost.
+    Shares let the noise of the amplitude of a wave be `_WAVES`, where that of a column without
+    width is 1, and the edge of the spectrum of the noise of second moments `_EDGE` times a typical
+    eigenvalue, within `_WAVE_SHARES` and `_MOMENT_SHARES` of the budget. If the largest share
+    leaves these figures above `_WAVES_RESOLVED` and `_RESOLVED`, the release is not worth its cost.
+    If the number of records is private, both are released with medium shares.
     """
     if not settings.private:
         return ()
-    least, most = _LOG_SHARES
-    # Of a mean logarithm, if the whole budget were spent.
-    error = HALF * 2**0.5 * settings.least_noise() / n
-    logs = min(max((error / _LOGS) ** 2 * n_features**0.5, least), most)
-    if error > _LOGS_RESOLVED * logs**0.5:
+    if n is None:
+        return tuple((least * most) ** 0.5 for least, most in (_WAVE_SHARES, _MOMENT_SHARES))
+    least, most = _WAVE_SHARES
+    # If the whole budget were spent, half of which goes to columns.
+    error = (2 * N_WAVES * n_features) ** 0.5 * settings.least_noise() / n
+    waves = min(max((error / _WAVES) ** 2, least), most)
+    if error > _WAVES_RESOLVED * waves**0.5:
         return ()
     least, most = _MOMENT_SHARES
     edge = moments_edge(settings, n_features + intercept, n)
     moments = min(max((edge / _EDGE) ** 2, least), most)
-    return (logs, moments) if edge < _RESOLVED * moments**0.5 else (logs,)
+    return (waves, moments) if edge < _RESOLVED * moments**0.5 else (waves,)
 
 
-def row_reach(settings: Settings, n_columns: int, n: int) -> float:
+def row_reach(settings: Settings, n_columns: int, n: int | None) -> float:
     """Length beyond which rows lose weight, over a typical one: larger where noise is small.
 
     The noise of the curvatures grows with its square. The edge of its spectrum, if the whole budget
     were spent, is `_REACH_EDGE` times a typical eigenvalue.
     """
+    if n is None:
+        return 1.0
     edge = moments_edge(settings, n_columns, n)
     return min(max((_REACH_EDGE / edge) ** 0.5, 1.0), _FARTHEST)
 
@@ -299,7 +304,7 @@ def plan_rescaled(
     settings: Settings, model: RescaledLinear, bounds: Bounds, n: int | None
 ) -> Planned:
     """Noise-aware inference in coordinates found by a release of scales, and of second moments."""
-    shares = rescaling_shares(settings, model.n_features, model.intercept, int(model.n_records))
+    shares = rescaling_shares(settings, model.n_features, model.intercept, n)
     n_steps, _ = settings.schedule((200, 2**17), ())  # the openings among them
     if n_steps < len(shares) + 2:
         raise _too_few(n_steps - len(shares), len(shares))

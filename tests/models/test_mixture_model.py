@@ -11,7 +11,7 @@ from cases import mapped
 from scipy import integrate, optimize, special, stats
 from sklearn.mixture import BayesianGaussianMixture
 
-from skdpbayes.models.mixtures.columns import fit_columns, waves
+from skdpbayes.models.columns import fit_columns, waves
 from skdpbayes.models.mixtures.gaussian import (
     GaussianMixture,
     Start,

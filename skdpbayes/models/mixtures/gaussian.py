@@ -2,7 +2,7 @@
 
 A record's statistic is taken in coordinates of each component: with ``y_k`` its distance from the
 component's mean in units of `radius` standard deviations, ``r_k (1, y_k, y_k y_k')``, of norm ``|r|
-sqrt(3)`` at most. Four releases come first: columns (``models/mixtures/columns.py``), the
+sqrt(3)`` at most. Four releases come first: columns (``models/columns.py``), the
 moments of all records, a sketch, to which mixtures are fitted (``models/mixtures/sketch.py``), and
 the records' choice among these as a start.
 """
@@ -22,7 +22,7 @@ from scipy import stats
 
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, single
-from skdpbayes.models.mixtures.columns import fit_columns, waves
+from skdpbayes.models.columns import fit_columns, waves
 from skdpbayes.models.mixtures.marginal import MarginalMixture
 from skdpbayes.models.mixtures.sketch import N_FITS, Sketch, features, fit_sketch
 from skdpbayes.models.protocols import Array, Contribution, Number, Record

@@ -1,0 +1,275 @@
+"""Coverage of estimators at settings drawn at random: run with ``--help``.
+
+The cells of ``benchmarks.honesty`` were chosen by us. Here numbers of rows and columns, epsilon,
+designs, truths and declared parameters are drawn, so that faults show that no cell was made for.
+A setting is given by its family and its number: ``--families mixture --first 7 --settings 1`` runs
+one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks import honesty_models
+from benchmarks.honesty import autoregressive, lognormal, normal, one_hot, parsed, student
+from benchmarks.honesty_models import Cell, Values
+
+Rng = np.random.Generator
+Setting = tuple[str, Cell]
+
+_DESIGNS = {
+    "normal": normal,
+    "ar": autoregressive,
+    "one-hot": one_hot,
+    "lognormal": lognormal,
+    "student": student,
+    "uniform": lambda rng, n, d: rng.uniform(size=(n, d)),
+    "counts": lambda rng, n, d: np.minimum(rng.poisson(1.5, (n, d)), 8).astype(float),
+}
+
+
+def _one_of(rng: Rng, *options: Any) -> Any:
+    return options[rng.integers(len(options))]
+
+
+def _size(rng: Rng, low: float, high: float) -> int:
+    """Number of rows, uniform on a logarithmic scale."""
+    return int(10 ** rng.uniform(low, high))
+
+
+def _privacy(rng: Rng, low: float = -0.7) -> dict[str, Any]:
+    """Epsilon, uniform on a logarithmic scale, and adjacency."""
+    epsilon = float(np.round(10 ** rng.uniform(low, 0.9), 2))
+    adjacency = _one_of(rng, "zero_out", "zero_out", "add_remove", "replace_one")
+    # The number of records is not public then, and no rate is taken from it.
+    rate = {"sampling_rate": 1.0} if adjacency == "add_remove" else {}
+    return {"epsilon": epsilon, "adjacency": adjacency, **rate}
+
+
+def _text(**values: Any) -> str:
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+    )
+
+
+# --- Families -------------------------------------------------------------------------------------
+
+
+def logistic(rng: Rng) -> Setting:
+    """Two classes."""
+    kind, n, d = _one_of(rng, *_DESIGNS), _size(rng, 2.7, 5), int(_one_of(rng, 2, 3, 5, 10, 20))
+    own = _privacy(rng)
+    sd, level = float(_one_of(rng, 0.3, 1.0)), float(rng.normal(0, 1.5))
+    norm = float(np.quantile(np.linalg.norm(_DESIGNS[kind](rng, 4_000, d), axis=1), 0.95))
+
+    def estimator() -> Any:
+        from skdpbayes import DPBayesianLogisticRegression
+
+        return DPBayesianLogisticRegression(classes=[0, 1], data_norm=norm, **own)
+
+    def truths(rng: Rng, fits: int) -> Values:
+        return {"coef": rng.normal(0, sd, (fits, 1, d)), "intercept": np.full((fits, 1), level)}
+
+    cell = Cell(estimator, n, truths, d, lambda rng: _DESIGNS[kind](rng, n, d))
+    return _text(design=kind, n=n, d=d, sd=sd, intercept=level, **own), cell
+
+
+def classes(rng: Rng) -> Setting:
+    """Three classes and more, with truths of the prior."""
+    kind, n, d = _one_of(rng, *_DESIGNS), _size(rng, 2.7, 4.7), int(_one_of(rng, 2, 3, 5, 10))
+    own = _privacy(rng)
+    k = int(_one_of(rng, 3, 4, 6))
+    norm = float(np.quantile(np.linalg.norm(_DESIGNS[kind](rng, 4_000, d), axis=1), 0.95))
+
+    def estimator() -> Any:
+        from skdpbayes import DPBayesianLogisticRegression
+
+        return DPBayesianLogisticRegression(classes=list(range(k)), data_norm=norm, **own)
+
+    cell = Cell(estimator, n, None, d, lambda rng: _DESIGNS[kind](rng, n, d))
+    return _text(design=kind, n=n, d=d, classes=k, **own), cell
+
+
+def linear(rng: Rng) -> Setting:
+    """Bounds are those of the rows, or looser."""
+    kind, n, d = _one_of(rng, *_DESIGNS), _size(rng, 2.5, 5), int(_one_of(rng, 2, 3, 5, 10, 20))
+    own = _privacy(rng, -1)
+    sd, noise = float(_one_of(rng, 0.1, 0.3, 1.0)), float(_one_of(rng, 0.1, 0.5, 1.0))
+    loose = float(_one_of(rng, 1.0, 2.0, 5.0))
+    rows = _DESIGNS[kind](rng, 20_000, d)
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    middle, half = (low + high) / 2, (high - low) / 2 * loose
+    reach = loose * 4 * float(np.hypot(sd * np.sqrt((rows**2).sum(axis=1).mean()), noise))
+
+    def estimator() -> Any:
+        from skdpbayes import DPBayesianLinearRegression
+
+        bounds = ((middle - half, middle + half), (-reach, reach))
+        return DPBayesianLinearRegression(bounds=bounds, **own)
+
+    def truths(rng: Rng, fits: int) -> Values:
+        return {
+            "coef": rng.normal(0, sd, (fits, d)),
+            "intercept": rng.normal(0, sd, fits),
+            "noise_std": np.full(fits, noise),
+        }
+
+    cell = Cell(estimator, n, truths, d, lambda rng: _DESIGNS[kind](rng, n, d))
+    return _text(design=kind, n=n, d=d, sd=sd, noise=noise, loose=loose, **own), cell
+
+
+def mixture(rng: Rng) -> Setting:
+    """Normal components at random places, at least a given distance apart."""
+    k, d, kind = (
+        int(_one_of(rng, 2, 3, 4)),
+        int(_one_of(rng, 1, 2, 3, 5)),
+        _one_of(rng, "full", "diag", "spherical", "tied"),
+    )
+    n, own = _size(rng, 3, 5), _privacy(rng, -0.3)
+    apart, spread = float(_one_of(rng, 2.5, 4.0, 6.0)), float(_one_of(rng, 0.5, 1.0))
+    bound = 4 * apart * spread * float(_one_of(rng, 1.0, 2.0))
+    reach = 1.5 * apart * spread
+    means = rng.uniform(-reach, reach, (10_000, k, d))
+    away = np.linalg.norm(means[:, :, None] - means[:, None], axis=3) + 1e9 * np.eye(k)
+    means = means[np.argmax(np.minimum(away.min(axis=(1, 2)), apart * spread))]
+    weights = rng.dirichlet(np.full(k, 5.0))
+    one: Any = spread**2 * {"full": np.eye(d), "tied": np.eye(d), "diag": np.ones(d)}.get(
+        kind, np.ones(())
+    )
+    values = {"weights": weights, "means": means, "covariances": np.stack([one] * k)}
+
+    def estimator() -> Any:
+        from skdpbayes import DPGaussianMixture
+
+        return DPGaussianMixture(
+            n_components=k, covariance_type=kind, bounds=(-bound, bound), **own
+        )
+
+    def truths(rng: Rng, fits: int) -> Values:
+        del rng
+        return {name: np.stack([value] * fits) for name, value in values.items()}
+
+    cell = Cell(estimator, n, truths, d)
+    return _text(n=n, d=d, k=k, kind=kind, apart=apart, spread=spread, bound=bound, **own), cell
+
+
+def conjugate(rng: Rng) -> Setting:
+    """Bernoulli, categorical and exponential rows."""
+    name, n = _one_of(rng, "bernoulli", "categorical", "exponential"), _size(rng, 1.7, 5)
+    own = _privacy(rng, -1.3)
+    solver, level = _one_of(rng, "vips", "na-dpvi", "dpvi", "sgld"), 10 ** rng.uniform(-2, 0)
+    k = int(_one_of(rng, 2, 4, 10))
+    loose = float(_one_of(rng, 3.0, 10.0))
+
+    def estimator() -> Any:
+        from skdpbayes import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential
+
+        if name == "bernoulli":
+            return DPBetaBernoulli(solver=solver, **own)
+        if name == "categorical":
+            return DPDirichletCategorical(categories=list(range(k)), solver=solver, **own)
+        return DPGammaExponential(upper=loose / level, prior_rate=1 / level, solver=solver, **own)
+
+    def truths(rng: Rng, fits: int) -> Values:
+        if name == "bernoulli":
+            return {"probability": np.full((fits, 1), level / 2)}
+        if name == "categorical":
+            return {"probability": rng.dirichlet(np.full(k, 0.7), fits)}
+        return {"rate": np.full((fits, 1), level)}
+
+    cell = Cell(estimator, n, truths, None)
+    return _text(model=name, n=n, solver=solver, level=float(level), k=k, **own), cell
+
+
+def hierarchy(rng: Rng) -> Setting:
+    """Logistic regression of groups, with truths of the prior."""
+    groups, columns = int(_one_of(rng, 3, 8, 20)), int(_one_of(rng, 1, 2, 5))
+    n = int(groups * 10 ** rng.uniform(1.7, 3.5))
+    own = _privacy(rng)
+    learnt, norm = _one_of(rng, None, 1.0), float(np.sqrt(columns) + 1)
+
+    def estimator() -> Any:
+        from skdpbayes import DPHierarchicalLogisticRegression
+
+        return DPHierarchicalLogisticRegression(
+            groups, group_scale=learnt, classes=[0, 1], data_norm=norm, **own
+        )
+
+    cell = Cell(estimator, n, None, columns + 1)
+    return _text(n=n, groups=groups, columns=columns, group_scale=learnt, **own), cell
+
+
+def program(rng: Rng) -> Setting:
+    """NumPyro models, with truths of the prior or easier ones."""
+    name = _one_of(rng, *honesty_models.PROGRAMS)
+    n, own, kind = _size(rng, 2.7, 4.7), _privacy(rng, -0.5), _one_of(rng, "", "positive", "prior")
+    cell = honesty_models.program(name, "auto", kind, n)
+
+    def estimator() -> Any:
+        return cell.estimator().set_params(**own)
+
+    return _text(model=name, n=n, columns=kind or "normal", **own), replace(
+        cell, estimator=estimator
+    )
+
+
+FAMILIES: dict[str, Callable[[Rng], Setting]] = {
+    "logistic": logistic,
+    "classes": classes,
+    "linear": linear,
+    "mixture": mixture,
+    "conjugate": conjugate,
+    "hierarchy": hierarchy,
+    "program": program,
+}
+
+
+def setting(family: str, number: int) -> Setting:
+    """Setting of a family by its number."""
+    return FAMILIES[family](np.random.default_rng([number, *family.encode()]))
+
+
+# --- Figures --------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print a line for each setting."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--first", type=int, default=0, help="number of the first setting")
+    parser.add_argument("--settings", type=int, default=10, help="settings of each family")
+    parser.add_argument(
+        "--parameters", nargs="+", default=[], help='of the estimator: "solver=vips prior_scale=3"'
+    )
+    parser.add_argument("--seeds", type=int, default=6, help="fits of each setting")
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    given = parsed(options.parameters)
+    for family in options.families:
+        for number in range(options.first, options.first + options.settings):
+            label, cell = setting(family, number)
+            try:
+                found = honesty_models.summary(honesty_models.measured(cell, options.seeds, given))
+            except ValueError as error:
+                print(f"{family} {number} {label} | REFUSED {error}", flush=True)
+                continue
+            sites = " ".join(
+                f"{name} {x:.2f}/{found['width'][name]:.2f}" for name, x in found["sites"].items()
+            )
+            print(
+                f"{family} {number} {label} | covered {found['covered']:.3f} +- "
+                f"{found['error']:.3f}, rms z {found['rms_z']:.2f}, {found['seconds']:.1f} s; "
+                f"covered/width of {sites}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Location and size of each column, from one noisy sum of sines and cosines.
+
+A column may be a hundred times narrower than its bounds. Its moments would drown in noise for the
+whole range; waves of all lengths have norm 1, and those about as long as the column is wide tell
+where it lies, whatever the range.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+N_WAVES = 9
+"""Waves of a column, for widths from 1 down to 1 / 200. Each more of them halves the least."""
+_LOWEST = 0.7  # frequency of the longest; each other one has twice the frequency before
+# Priors in units of half the range: where a column lies, and the logarithm of its width.
+_LOCATION = 0.5
+_WIDTH, _LOG_WIDTH, _ANY_LOG_WIDTH = 0.25, 1.2, 2.0
+_FAR = 1.25
+_MISFIT = 0.02  # standard deviation of what no normal column has, of long waves
+_DISCRETE = 0.05  # squared amplitude of the shortest waves, of the share that has one value
+_LEAST_DISCRETE, _USUAL_DISCRETE = 0.3, 0.5  # sizes of columns of few values, and where unknown
+
+
+class Columns(NamedTuple):
+    """Centre and standard deviation of each column."""
+
+    centre: jax.Array  # (d,)
+    std: jax.Array  # (d,)
+
+
+class Sizes(NamedTuple):
+    """What waves tell of columns of any law: arrays of shape (d,).
+
+    Attributes
+    ----------
+    centre, size : array
+        Posterior means. The size of a column is the width of its bulk; that of a `discrete` one
+        is its standard deviation.
+    doubt : array
+        Posterior standard deviation of the logarithm of the width.
+    discrete : array of bool
+        Whether a large part of the column has one value, or few.
+    """
+
+    centre: jax.Array
+    size: jax.Array
+    doubt: jax.Array
+    discrete: jax.Array
+
+
+def waves(x, n_waves: int = N_WAVES):
+    """Cosines and sines of the columns of a record, (2, d, n_waves), of norm 1 together."""
+    angle = x[:, None] * _frequencies(n_waves).astype(np.float32)
+    return jnp.stack([jnp.cos(angle), jnp.sin(angle)]) / math.sqrt(x.size * n_waves)
+
+
+def fit_columns(value, total, noise, rate) -> Columns:
+    """Columns whose waves sum to `value`, of `total` records, with noise of that deviation.
+
+    Each column is taken for normal as far as waves longer than its width tell. What shorter ones
+    say is not used, since they show its parts: several groups, say.
+    """
+    told = _Told.of(value, total, noise, rate)
+    centres, log_stds = _grid(value.shape[2])
+    # Even, so that a mean over it is one over the posterior.
+    fine = np.meshgrid(np.linspace(-1.5, 1.5, 25), np.linspace(-1, 1, 17), indexing="ij")
+
+    def of_column(value):
+        best = jnp.argmax(told.log_posterior(value, centres, log_stds))
+        best_std = jnp.asarray(log_stds)[best]
+        centre = jnp.asarray(centres)[best] + jnp.exp(best_std) * fine[0]
+        log_std = best_std + fine[1]
+        share = jax.nn.softmax(told.log_posterior(value, centre, log_std).ravel())
+        return Columns(share @ centre.ravel(), jnp.exp(share @ log_std.ravel()))
+
+    return jax.vmap(of_column, in_axes=1)(value)
+
+
+def sizes_of_columns(value, total, noise, rate) -> Sizes:
+    """As `fit_columns`, of columns that may be far narrower, have heavy tails, or few values.
+
+    Of many equal entries and few others, as of a rare category, the bulk has no width; the longest
+    wave has the standard deviation of all.
+    """
+    told = _Told.of(value, total, noise, rate)
+    centres, log_stds = _grid(value.shape[2])
+    error = jnp.sqrt(told.variance) / told.unit  # of an amplitude
+    long_error = 2**1.5 * error / _LOWEST**2  # of the variance by the longest wave
+
+    def of_column(value):
+        # Points of the grid are a width apart: each stands for as much.
+        log_mass = told.log_posterior(value, centres, log_stds, _ANY_LOG_WIDTH) + log_stds
+        share = jax.nn.softmax(log_mass)
+        centre, log_std = share @ centres, share @ log_stds
+        doubt = jnp.sqrt(share @ (log_stds - log_std) ** 2)
+
+        power = jnp.sum((value / told.unit) ** 2, axis=0) - 2 * error**2
+        discrete = jnp.mean(power[-2:]) > _DISCRETE + 4 * error**2
+        variance, usual = -jnp.log(power[0].clip(0.05, 1)) / _LOWEST**2, _USUAL_DISCRETE**2
+        variance = usual + usual**2 / (usual**2 + long_error**2) * (variance - usual)
+        whole = jnp.sqrt(variance.clip(_LEAST_DISCRETE**2, 1))
+        return Sizes(centre, jnp.where(discrete, whole, jnp.exp(log_std)), doubt, discrete)
+
+    return jax.vmap(of_column, in_axes=1)(value)
+
+
+class _Told(NamedTuple):
+    """Waves of a column that all records are at, and the variance of each."""
+
+    unit: jax.Array
+    variance: jax.Array
+
+    @staticmethod
+    def of(value, total, noise, rate) -> _Told:
+        _, d, n_waves = value.shape
+        return _Told(total / math.sqrt(d * n_waves), noise**2 + total / (2 * d * n_waves * rate))
+
+    def log_posterior(self, value, centre, log_std, log_width=_LOG_WIDTH):
+        """Of one column, at arrays of points."""
+        frequencies = _frequencies(value.shape[1])
+        std = jnp.exp(log_std)
+        angle, size = centre[..., None] * frequencies, std[..., None] * frequencies
+        expected = jnp.exp(-(size**2) / 2)
+        short = 1 - jnp.exp(-(size**3) / 3)
+        spread = self.variance + self.unit**2 * (_MISFIT**2 + short**2 / 2)
+        error = value[0] - self.unit * expected * jnp.cos(angle)
+        error = error**2 + (value[1] - self.unit * expected * jnp.sin(angle)) ** 2
+        fit = -jnp.sum(error / (2 * spread) + jnp.log(spread), axis=-1)
+        prior = (centre / _LOCATION) ** 2 + ((log_std - math.log(_WIDTH)) / log_width) ** 2
+        return fit - prior / 2
+
+
+def _frequencies(n_waves: int) -> np.ndarray:
+    return _LOWEST * 2.0 ** np.arange(n_waves)
+
+
+def _grid(n_waves: int) -> tuple[np.ndarray, np.ndarray]:
+    """Locations and logarithms of widths.
+
+    Locations half of the least width apart would be many: each width has its own.
+    """
+    widths = np.exp(np.linspace(math.log(0.9 / _frequencies(n_waves)[-1]), math.log(1.5), 20))
+    steps = [np.arange(-_FAR, _FAR, w / 2) for w in widths]
+    return np.concatenate(steps), np.repeat(np.log(widths), [len(s) for s in steps])
