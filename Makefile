@@ -28,7 +28,7 @@ MOST_MEMORY ?= inf
 PYTEST = $(ONE_THREAD) $(PY) tools/peak_memory.py --limit $(MOST_MEMORY) -- $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-study bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large bench-devices pictures lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-study bench-utility bench-coverage bench-honesty bench-settings bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large bench-devices pictures lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
@@ -51,7 +51,7 @@ fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECON
 	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
 	$(ONE_THREAD) .venv-fuzz/bin/python tests/intake/fuzz_rows.py
 
-bench: bench-speed bench-study bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large ## run all benchmarks
+bench: bench-speed bench-study bench-utility bench-coverage bench-honesty bench-settings bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro, and of first fits (FIRST_FIT_ARGS="--quick")
 	$(PY) -m benchmarks.speed
@@ -75,6 +75,9 @@ bench-coverage: env ## how often credible intervals cover the truth, on simulate
 
 bench-honesty: env ## which estimator is calibrated where: coverage, width, CRPS (hours; HONESTY_ARGS="--cells poisson mixture-2sd --seeds 20")
 	$(PY) -m benchmarks.honesty $(HONESTY_ARGS)
+
+bench-settings: env ## coverage at settings drawn at random (half an hour; SETTINGS_ARGS="--families linear --first 100 --settings 40")
+	$(PY) -m benchmarks.random_settings $(SETTINGS_ARGS)
 
 bench-na-dpvi: env ## tables and figures of the NA-DPVI paper, with widths (minutes; NA_DPVI_ARGS=--full for hours)
 	$(PY) -m benchmarks.na_dpvi $(NA_DPVI_ARGS)

@@ -140,10 +140,8 @@ def mixture(rng: Rng) -> Setting:
     away = np.linalg.norm(means[:, :, None] - means[:, None], axis=3) + 1e9 * np.eye(k)
     means = means[np.argmax(np.minimum(away.min(axis=(1, 2)), apart * spread))]
     weights = rng.dirichlet(np.full(k, 5.0))
-    one: Any = spread**2 * {"full": np.eye(d), "tied": np.eye(d), "diag": np.ones(d)}.get(
-        kind, np.ones(())
-    )
-    values = {"weights": weights, "means": means, "covariances": np.stack([one] * k)}
+    covariances = np.tile(spread**2 * np.eye(d), (k, 1, 1))
+    values = {"weights": weights, "means": means, "covariances": covariances}
 
     def estimator() -> Any:
         from skdpbayes import DPGaussianMixture
@@ -239,8 +237,32 @@ def setting(family: str, number: int) -> Setting:
 # --- Figures --------------------------------------------------------------------------------------
 
 
+def line(family: str, number: int, label: str, found: dict[str, Any]) -> str:
+    """Figures of a setting; by site its coverage, and the mean width in its unit."""
+    sites = ", ".join(
+        f"{name} {x:.2f} ({found['width'][name]:.3g})" for name, x in found["sites"].items()
+    )
+    return (
+        f"{family} {number}: {label} | covered {found['covered']:.3f} +- {found['error']:.3f}, "
+        f"rms z {found['rms_z']:.2f}, {found['seconds']:.1f} s; {sites}"
+    )
+
+
+def summary(family: str, covered: dict[int, float]) -> str:
+    """Coverage over settings, and the settings where it is least."""
+    values = np.array(list(covered.values()))
+    low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
+    worst = ", ".join(
+        f"{k} ({covered[k]:.2f})" for k in sorted(covered, key=covered.__getitem__)[:5]
+    )
+    return (
+        f"{family}: {len(values)} settings, mean {values.mean():.3f}, deciles {low:.2f}, "
+        f"{middle:.2f}, {high:.2f}; least in {worst}"
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Print a line for each setting."""
+    """Print a line for each setting, and one for each family."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--first", type=int, default=0, help="number of the first setting")
@@ -248,27 +270,25 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--parameters", nargs="+", default=[], help='of the estimator: "solver=vips prior_scale=3"'
     )
-    parser.add_argument("--seeds", type=int, default=6, help="fits of each setting")
+    parser.add_argument("--seeds", type=int, default=6, help="fits of each setting, two or more")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     given = parsed(options.parameters)
+    summaries = []
     for family in options.families:
+        covered = {}
         for number in range(options.first, options.first + options.settings):
             label, cell = setting(family, number)
             try:
                 found = honesty_models.summary(honesty_models.measured(cell, options.seeds, given))
             except ValueError as error:
-                print(f"{family} {number} {label} | REFUSED {error}", flush=True)
+                print(f"{family} {number}: {label} | REFUSED {error}", flush=True)
                 continue
-            sites = " ".join(
-                f"{name} {x:.2f}/{found['width'][name]:.2f}" for name, x in found["sites"].items()
-            )
-            print(
-                f"{family} {number} {label} | covered {found['covered']:.3f} +- "
-                f"{found['error']:.3f}, rms z {found['rms_z']:.2f}, {found['seconds']:.1f} s; "
-                f"covered/width of {sites}",
-                flush=True,
-            )
+            covered[number] = found["covered"]
+            print(line(family, number, label, found), flush=True)
+        if covered:
+            summaries.append(summary(family, covered))
+    print("\n90% intervals; all parameters of a setting together.", *summaries, sep="\n")
 
 
 if __name__ == "__main__":

@@ -43,15 +43,16 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs
         ``(low, high)`` of numbers or of arrays of shape (n_features,). The feature ranges may also
         be a dict by column name or a schema, and the response range an outcome. They set the units:
-        priors are in units of half a range. With "na-dpvi", a release finds the scales that columns
-        have within them, if public numbers say that noise would not hide these; values beyond the
-        bounds are not altered; a row that is long in these scales is down-weighted, and a residual
-        beyond two standard deviations counts as two. With
+        priors are in units of half a range. With "na-dpvi", a release finds where columns lie within
+        them and how wide they are, if public numbers say that noise would not hide it, and priors
+        are at least as wide as in these units; values beyond the bounds are not altered; a row that
+        is long in these units is down-weighted, and a residual beyond two standard deviations
+        counts as two. With
         "vips", a long row is down-weighted and responses are clipped at their bounds. None takes
         the ranges from the data, which is not private: it warns, and `privacy_spent_` records that
         the guarantee does not hold.
     solver : {"na-dpvi", "vips"}, default="na-dpvi"
-        "na-dpvi" is noise-aware inference from scores and curvatures over 20 rounds. "vips" is one
+        "na-dpvi" is noise-aware inference from scores and curvatures over 30 rounds. "vips" is one
         release of sums of products, and the posterior given the noisy sums, with wider intervals
         (``docs/solvers/vips.md``).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
@@ -82,7 +83,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         Probability with which each row enters a batch. None: 1, or a rate at which 131072 rows are
         expected if there are more.
     n_steps : int, default=None
-        Number of rounds, those that find scales included. None: 20. "vips" takes none of
+        Number of rounds, those that find columns included. None: 30. "vips" takes none of
         `clipping_norm`, `sampling_rate` and `n_steps`.
     n_posterior_samples : int, default=1000
         Number of posterior draws kept for predictions.

@@ -10,6 +10,7 @@ from scipy.special import expit
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import prior_matrix
+from skdpbayes.models.denoising import cautious_curvature
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.standard_rows import standard_rows
@@ -17,7 +18,7 @@ from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.plans import gradients
 from skdpbayes.solvers import simulated_rows
 from skdpbayes.solvers.averages import Averages
-from skdpbayes.solvers.na_dpvi import NADPVI
+from skdpbayes.solvers.na_dpvi import NADPVI, _denoised
 from skdpbayes.solvers.normal_posterior import gained
 from skdpbayes.solvers.released_curvature import Curvature, Foreseen, curvature_blocks
 from skdpbayes.solvers.simulated_rows import (
@@ -26,8 +27,10 @@ from skdpbayes.solvers.simulated_rows import (
     bent,
     found_with,
     likeness,
+    likeness_of,
     reported_spectrum,
     spectrum,
+    step_curvature,
 )
 
 P = 6
@@ -349,6 +352,32 @@ def test_many_coefficients_are_not_too_large():
         ).fit(X, y)
         slopes.append(model.coef_.ravel() @ truth / (truth @ truth))
     assert np.mean(slopes) < 1.17  # 1.10; 1.25 with steps by the released curvature
+
+
+def test_noise_along_what_classes_share_counts_for_nothing():
+    """A vector that is added to the weights of all classes changes no probability."""
+    scales = np.ones(2, np.float32)
+    model = InCoordinates(LogisticRegression(2, 3, scales, row_norm=np.float32(9)), np.eye(2))
+    basis, shared = np.asarray(model.identified()), np.kron(np.ones(3), np.eye(2)[0])
+    inside = basis @ basis.T
+    assert basis.shape == (P, 4) and np.abs(inside @ shared).max() < 1e-9
+
+    # Of a difference as large as the noise half is told: noise has the entries of contrasts only.
+    told, difference = [], basis @ np.diag([1.0, -1, 1, -1]) @ basis.T * 5.0 * 5**0.5
+    for seed in range(0, 40, 2):
+        noise = np.asarray(known(0 * inside, 5.0, seed).matrix)
+        one = known(inside, 0.0)._replace(
+            kept_matrix=jnp.asarray(100 * inside + difference + inside @ noise @ inside),
+            kept_variance=jnp.asarray(25.0),
+            foreseen=Foreseen(*(100 * jnp.asarray(x) for x in (inside, np.ones(1 + P), inside))),
+        )
+        told.append(float(likeness_of(model, one).told))
+    assert np.mean(told) == pytest.approx(0.5, abs=0.12)
+
+    steps = step_curvature(model, one, one.matrix)
+    whole = _denoised(cautious_curvature, model, known(100 * inside, 5.0))
+    for matrix in (steps, whole):
+        assert np.abs(matrix @ shared).max() < 1e-6 and float(jnp.trace(matrix)) > 300
 
 
 def test_what_classes_share_is_left_to_the_prior():
