@@ -44,10 +44,10 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         ``(low, high)`` of numbers or of arrays of shape (n_features,). The feature ranges may also
         be a dict by column name or a schema, and the response range an outcome. They set the units:
         priors are in units of half a range. With "na-dpvi", a release finds where columns lie
-        within them and how wide they are, if public numbers say that noise would not hide it, and priors
-        are at least as wide as in these units; values beyond the bounds are not altered; a row that
-        is long in these units is down-weighted, and a residual beyond two standard deviations
-        counts as two. With
+        within them and how wide they are, if public numbers say that noise would not hide it, and
+        priors are at least as wide as in these units; values beyond the bounds are not altered; a
+        row that is long in these units is down-weighted, and a residual beyond two standard
+        deviations counts as two. With
         "vips", a long row is down-weighted and responses are clipped at their bounds. None takes
         the ranges from the data, which is not private: it warns, and `privacy_spent_` records that
         the guarantee does not hold.
