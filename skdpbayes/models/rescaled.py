@@ -34,7 +34,7 @@ from skdpbayes.models.protocols import Array, Contribution, Number, Params, Reco
 from skdpbayes.models.whitened import moments_opening
 from skdpbayes.posteriors.base import GaussianPosterior
 
-N_WAVES = 13  # for columns down to a 3000th of half their range
+N_WAVES = 13  # shorter columns than a 1000th of half their range pass for discrete
 _LARGER = 2.0  # for responses, where the value is a bound
 _LEAST = 0.3  # second moment of a column of few values, over the square of its size
 _WIDER = 2.0  # prior of the log variance, over that in units of the bounds
@@ -143,7 +143,8 @@ class RescaledLinear:
     reach : float
         Norm of rows in the coordinates beyond which they lose weight, over `row_norm`.
     n_records : float
-        Public number of records; infinite where it is private.
+        Public number of records (of persons, where they have several rows); infinite where it is
+        private.
     """
 
     model: LinearRegression
@@ -206,11 +207,12 @@ class RescaledLinear:
         def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
             del key
             sums, scales = double(sums), double(scales)
-            most = jnp.asarray(self.n_records, jnp.float64)
-            count = jnp.maximum(sums["count"][0], 2 * scales["count"])
-            n = jnp.where(jnp.isfinite(most), count.clip(most / 10, most), count.clip(1))
-            x, y = (sizes_of_columns(sums[k], n, scales[k], 1.0) for k in ("rows", "response"))
-            size, centre = x.size, x.centre if self.intercept else 0 * x.centre
+            # Of a person with several rows waves are sums, and moments are means.
+            total = jnp.maximum(sums["count"][0], jnp.maximum(2 * scales["count"], 1))
+            n = jnp.minimum(total, jnp.asarray(self.n_records, jnp.float64))
+            x, y = (sizes_of_columns(sums[k], total, scales[k], 1.0) for k in ("rows", "response"))
+            centre = x.centre if self.intercept else 0 * x.centre
+            size = jnp.sqrt(x.size**2 + (x.centre - centre) ** 2)
             spread = _LARGER * (y.size * jnp.exp(y.doubt))[0]
             constant = jnp.abs(y.centre[0]) + spread
 
@@ -237,7 +239,7 @@ class RescaledLinear:
             return single({**params, **found})
 
         blocks = {
-            "count": Block(NORM, 0.1, "sum"),
+            "count": Block(NORM, 0.1, "weight"),
             "rows": Block(NORM, 0.5, "statistic"),
             "response": Block(NORM, 0.4, "statistic"),
         }
