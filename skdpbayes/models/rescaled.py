@@ -34,7 +34,7 @@ from skdpbayes.models.protocols import Array, Contribution, Number, Params, Reco
 from skdpbayes.models.whitened import moments_opening
 from skdpbayes.posteriors.base import GaussianPosterior
 
-N_WAVES = 13  # shorter columns than a 1000th of half their range pass for discrete
+N_WAVES = 13  # narrower columns than a 1000th of half their range pass for discrete
 _LARGER = 2.0  # for responses, where the value is a bound
 _LEAST = 0.3  # second moment of a column of few values, over the square of its size
 _WIDER = 2.0  # prior of the log variance, over that in units of the bounds
