@@ -52,6 +52,11 @@ def _privacy(rng: Rng, low: float = -0.7) -> dict[str, Any]:
     return {"epsilon": epsilon, "adjacency": adjacency, **rate}
 
 
+def _norm(rng: Rng, kind: str, d: int) -> float:
+    """Norm that one in twenty rows exceeds."""
+    return float(np.quantile(np.linalg.norm(_DESIGNS[kind](rng, 4_000, d), axis=1), 0.95))
+
+
 def _text(**values: Any) -> str:
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
@@ -67,7 +72,7 @@ def logistic(rng: Rng) -> Setting:
     kind, n, d = _one_of(rng, *_DESIGNS), _size(rng, 2.7, 5), int(_one_of(rng, 2, 3, 5, 10, 20))
     own = _privacy(rng)
     sd, level = float(_one_of(rng, 0.3, 1.0)), float(rng.normal(0, 1.5))
-    norm = float(np.quantile(np.linalg.norm(_DESIGNS[kind](rng, 4_000, d), axis=1), 0.95))
+    norm = _norm(rng, kind, d)
 
     def estimator() -> Any:
         from skdpbayes import DPBayesianLogisticRegression
@@ -86,7 +91,7 @@ def classes(rng: Rng) -> Setting:
     kind, n, d = _one_of(rng, *_DESIGNS), _size(rng, 2.7, 4.7), int(_one_of(rng, 2, 3, 5, 10))
     own = _privacy(rng)
     k = int(_one_of(rng, 3, 4, 6))
-    norm = float(np.quantile(np.linalg.norm(_DESIGNS[kind](rng, 4_000, d), axis=1), 0.95))
+    norm = _norm(rng, kind, d)
 
     def estimator() -> Any:
         from skdpbayes import DPBayesianLogisticRegression
@@ -248,17 +253,17 @@ def line(family: str, number: int, label: str, found: dict[str, Any]) -> str:
     )
 
 
-def summary(family: str, covered: dict[int, float]) -> str:
-    """Coverage over settings, and the settings where it is least."""
-    values = np.array(list(covered.values()))
-    low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
-    worst = ", ".join(
-        f"{k} ({covered[k]:.2f})" for k in sorted(covered, key=covered.__getitem__)[:5]
-    )
-    return (
-        f"{family}: {len(values)} settings, mean {values.mean():.3f}, deciles {low:.2f}, "
-        f"{middle:.2f}, {high:.2f}; least in {worst}"
-    )
+def summary(family: str, sites: dict[int, dict[str, float]]) -> str:
+    """Coverage of each site over settings, and the settings where it is least."""
+    parts = []
+    for site in sorted({name for own in sites.values() for name in own}):
+        covered = {number: own[site] for number, own in sites.items() if site in own}
+        values = np.array(list(covered.values()))
+        worst = ", ".join(str(k) for k in sorted(covered, key=covered.__getitem__)[:3])
+        parts.append(
+            f"{site} {values.mean():.3f}, below .8 in {np.sum(values < 0.8)}, least in {worst}"
+        )
+    return f"{family}: {len(sites)} settings; " + "; ".join(parts)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -276,7 +281,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parsed(options.parameters)
     summaries = []
     for family in options.families:
-        covered = {}
+        sites = {}
         for number in range(options.first, options.first + options.settings):
             label, cell = setting(family, number)
             try:
@@ -284,11 +289,11 @@ def main(arguments: list[str] | None = None) -> None:
             except ValueError as error:
                 print(f"{family} {number}: {label} | REFUSED {error}", flush=True)
                 continue
-            covered[number] = found["covered"]
+            sites[number] = found["sites"]
             print(line(family, number, label, found), flush=True)
-        if covered:
-            summaries.append(summary(family, covered))
-    print("\n90% intervals; all parameters of a setting together.", *summaries, sep="\n")
+        if sites:
+            summaries.append(summary(family, sites))
+    print("\nMean coverage of 90% intervals.", *summaries, sep="\n")
 
 
 if __name__ == "__main__":

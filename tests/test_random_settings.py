@@ -19,4 +19,4 @@ def test_lines_and_summaries_are_printed(capsys):
     out = capsys.readouterr().out.splitlines()
     assert sum("covered" in line for line in out) + sum("REFUSED" in line for line in out) == 4
     assert "REFUSED" in "".join(out)  # single releases take no rate
-    assert out[-1].startswith("linear: 2 settings, mean 0.")
+    assert out[-1].startswith("linear: 2 settings; coef 0.") and "noise_std 0." in out[-1]

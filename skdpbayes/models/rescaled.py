@@ -34,7 +34,7 @@ from skdpbayes.models.protocols import Array, Contribution, Number, Params, Reco
 from skdpbayes.models.whitened import moments_opening
 from skdpbayes.posteriors.base import GaussianPosterior
 
-N_WAVES = 13  # narrower columns than a 1000th of half their range pass for discrete
+COLUMN_WAVES = 13  # narrower columns than a 1000th of half their range pass for discrete
 _LARGER = 2.0  # for responses, where the value is a bound
 _LEAST = 0.3  # second moment of a column of few values, over the square of its size
 _WIDER = 2.0  # prior of the log variance, over that in units of the bounds
@@ -198,7 +198,7 @@ class RescaledLinear:
                 x, y = record["x"][:d], record["y"][None]
                 known = jnp.isfinite(y).all() & jnp.isfinite(x).all()
                 rows, response = (
-                    jnp.where(known, waves(jnp.where(known, z, 0), N_WAVES), 0) for z in (x, y)
+                    jnp.where(known, waves(jnp.where(known, z, 0), COLUMN_WAVES), 0) for z in (x, y)
                 )
                 return {"count": known.astype(x.dtype)[None], "rows": rows, "response": response}
 
@@ -210,7 +210,7 @@ class RescaledLinear:
             # Of a person with several rows waves are sums, and moments are means.
             total = jnp.maximum(sums["count"][0], jnp.maximum(2 * scales["count"], 1))
             n = jnp.minimum(total, jnp.asarray(self.n_records, jnp.float64))
-            x, y = (sizes_of_columns(sums[k], total, scales[k], 1.0) for k in ("rows", "response"))
+            x, y = (sizes_of_columns(sums[k], total, scales[k]) for k in ("rows", "response"))
             centre = x.centre if self.intercept else 0 * x.centre
             size = jnp.sqrt(x.size**2 + (x.centre - centre) ** 2)
             spread = _LARGER * (y.size * jnp.exp(y.doubt))[0]
@@ -225,14 +225,13 @@ class RescaledLinear:
             wide = wide.at[:d].set(jnp.minimum(1 / size, 1 / spread) ** 2)
             # Columns may be narrower than they seem.
             least = jnp.where(x.discrete, _LEAST, jnp.exp(-2 * x.doubt))
-            bound = max(1, d / 4) * least / (spread if self.intercept else constant) ** 2
-            if self.intercept:
-                bound = jnp.append(bound, 1 / constant**2)
+            response = spread if self.intercept else constant
+            root = jnp.ones(self.model.n_columns).at[:d].set(jnp.sqrt(least))
             found = {
                 "axes": axes,
                 "own": jnp.diag(self.model.prior_precision()["w"] * wide),
-                "bound": jnp.diag(bound),
-                "response": spread if self.intercept else constant,
+                "bound": root[:, None] * self._bound(axes, response, constant) * root,
+                "response": response,
                 "constant": constant,
                 "n": n,
             }
@@ -256,13 +255,7 @@ class RescaledLinear:
             values, vectors = jnp.linalg.eigh(cautious_curvature(moments, variance))
             change = vectors / jnp.sqrt(values / n)
             axes = before["axes"] @ change
-            # In whitened coordinates ``|t|^2`` is the mean square of ``w'x``.
-            inside = max(1, self.n_features / 4) / before["response"] ** 2
-            bound = inside * jnp.eye(len(axes))
-            if self.intercept:
-                constant = jnp.linalg.solve(axes, jnp.eye(len(axes))[-1])
-                constant = constant / jnp.linalg.norm(constant)
-                bound += (1 / before["constant"] ** 2 - inside) * jnp.outer(constant, constant)
+            bound = self._bound(axes, before["response"], before["constant"])
             own = change.T @ before["own"] @ change
             hidden = noise_edge(len(axes), variance) > _HIDDEN * n
             found = {"axes": axes, "own": own, "bound": bound}
@@ -270,3 +263,16 @@ class RescaledLinear:
             return single({**params, **kept})
 
         return moments_opening(norm, row, learn)
+
+    def _bound(self, axes: jax.Array, response: jax.Array, constant: jax.Array) -> jax.Array:
+        """Precision that responses give coordinates whose rows have unit second moments.
+
+        ``|t|^2`` is then the mean square of ``w'x``. `response` bounds responses about their
+        centre, and `constant` a constant prediction.
+        """
+        inside, eye = max(1, self.n_features / 4) / response**2, jnp.eye(len(axes))
+        if not self.intercept:
+            return inside * eye
+        along = jnp.linalg.solve(axes, eye[-1])
+        along = along / jnp.linalg.norm(along)
+        return inside * eye + (1 / constant**2 - inside) * jnp.outer(along, along)

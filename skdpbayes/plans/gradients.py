@@ -20,7 +20,7 @@ import numpy as np
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import HasRandomStart, HasScoreUnit
-from skdpbayes.models.rescaled import N_WAVES, RescaledLinear
+from skdpbayes.models.rescaled import COLUMN_WAVES, RescaledLinear
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.settings import Bounds, PlanFunction, Planned, Settings
 from skdpbayes.privacy.accounting import (
@@ -278,7 +278,7 @@ def rescaling_shares(
         return tuple((least * most) ** 0.5 for least, most in (_WAVE_SHARES, _MOMENT_SHARES))
     least, most = _WAVE_SHARES
     # If the whole budget were spent, half of which goes to columns.
-    error = (2 * N_WAVES * n_features) ** 0.5 * settings.least_noise() / n
+    error = (2 * COLUMN_WAVES * n_features) ** 0.5 * settings.least_noise() / n
     waves = min(max((error / _WAVES) ** 2, least), most)
     if error > _WAVES_RESOLVED * waves**0.5:
         return ()

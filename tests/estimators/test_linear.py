@@ -116,7 +116,7 @@ def test_the_summary_is_in_the_units_of_the_data(data):
     scale, names = np.array([10.0, 0.1, 3.0]), ["age", "dose", "height"]
     rows = pd.DataFrame(X * scale + 5, columns=names)
     bounds = (5 - scale, 5 + scale), (1000 - 40, 1000 + 40)
-    model = DPBayesianLinearRegression(1.0, bounds=bounds, random_state=0)
+    model = DPBayesianLinearRegression(0.3, bounds=bounds, random_state=0)
     table = model.fit(rows, 10 * y + 1000).summary()
     assert list(table.index) == [*names, "intercept", "noise_std"]
     coef = np.array([20.0, -10.0, 0.0]) / scale
@@ -124,7 +124,7 @@ def test_the_summary_is_in_the_units_of_the_data(data):
     assert (np.abs(table["estimate"] - truth) < 5 * table["sd"]).all()
     np.testing.assert_array_equal(table["estimate"].iloc[:3], model.coef_)
     np.testing.assert_allclose(table["sd"].iloc[:4], model.posterior_.std[1:], rtol=0.15)
-    assert table["noise_share"].between(0, 0.9).all() and table["noise_share"].median() > 0.01
+    assert table["noise_share"].between(0.01, 0.9).all()
     assert table["p_direction"]["age"] > 0.99
 
 
