@@ -142,7 +142,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     _estimated = ("coef", "intercept", "noise_std")
     _positive = ("noise_std",)
     _linear = True
-    _defaults = Defaults(schedules={"na-dpvi": (30, 2**17)}, curvature_every=6)
+    _defaults = Defaults(schedules={"na-dpvi": (30, 2**17)}, curvature_every=2)
     _refused: ClassVar = {
         name: (
             f"solver={name!r} is not offered for linear regression: its intervals of the noise "

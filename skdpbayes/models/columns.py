@@ -21,9 +21,13 @@ _LOWEST = 0.7  # frequency of the longest; each other one has twice the frequenc
 _LOCATION = 0.5
 _WIDTH, _LOG_WIDTH, _ANY_LOG_WIDTH = 0.25, 1.2, 2.0
 _FAR = 1.25
+_NARROW = 0.02
 _MISFIT = 0.02  # standard deviation of what no normal column has, of long waves
 _DISCRETE = 0.05  # squared amplitude of the shortest waves, of the share that has one value
-_LEAST_DISCRETE, _USUAL_DISCRETE = 0.3, 0.5  # sizes of columns of few values, and where unknown
+# Sizes of columns of few values: where unknown, and the least if long waves do not show it.
+_USUAL_DISCRETE, _LEAST_DISCRETE = 0.5, 0.3
+_APART = 0.3  # what waves shorter than such columns hide, at least, of squared amplitudes
+_LEAST_MOMENTS = 0.01, 0.3  # second moments of such columns, over squares of sizes
 
 
 class Columns(NamedTuple):
@@ -39,18 +43,18 @@ class Sizes(NamedTuple):
     Attributes
     ----------
     centre, size : array
-        Posterior means. The size of a column is the width of its bulk; that of a `discrete` one
+        Posterior means. The size of a column is the width of its bulk; that of one of few values
         is its standard deviation.
     doubt : array
         Posterior standard deviation of the logarithm of the width.
-    discrete : array of bool
-        Whether a large part of the column has one value, or few.
+    least : array
+        Second moment that the column has at least, over the square of its size.
     """
 
     centre: jax.Array
     size: jax.Array
     doubt: jax.Array
-    discrete: jax.Array
+    least: jax.Array
 
 
 def waves(x, n_waves: int = N_WAVES):
@@ -84,28 +88,43 @@ def fit_columns(value, total, noise, rate) -> Columns:
 def sizes_of_columns(value, total, noise) -> Sizes:
     """As `fit_columns`, of columns that may be far narrower, have heavy tails, or few values.
 
-    Of many equal entries and few others, as of a rare category, the bulk has no width; the longest
-    wave has the standard deviation of all. What a sample of the records would add to the noise is
+    If many entries are equal, as those of a rare category, the bulk has no width. Waves that are
+    short beside the differences of values show no more than longer ones: the longest one that shows
+    half of all has the standard deviation. What a sample of the records would add to the noise is
     less than such columns differ from normal ones.
     """
     told = _Told.of(value, total, noise, 1.0)
-    centres, log_stds = _grid(value.shape[2])
     error = jnp.sqrt(told.variance) / told.unit  # of an amplitude
-    long_error = 2**1.5 * error / _LOWEST**2  # of the variance by the longest wave
+    squares = jnp.asarray(_frequencies(value.shape[2]) ** 2)
+    n_shorter, usual = jnp.arange(value.shape[2], 0, -1), _USUAL_DISCRETE**2
+    lowest, largest = _LEAST_MOMENTS
 
     def of_column(value):
-        # Points of the grid are a width apart: each stands for as much.
+        centres, log_stds = _points(value)
+        # Points are half a width apart: each stands for as much.
         log_mass = told.log_posterior(value, centres, log_stds, _ANY_LOG_WIDTH) + log_stds
         share = jax.nn.softmax(log_mass)
         centre, log_std = share @ centres, share @ log_stds
         doubt = jnp.sqrt(share @ (log_stds - log_std) ** 2)
 
         power = jnp.sum((value / told.unit) ** 2, axis=0) - 2 * error**2
+        shown, shown_error = -jnp.log(power.clip(0.05, 1)), 2**1.5 * error
+        half = jnp.maximum(shown.max().clip(0, 1) / 2, 4 * shown_error)
+        first = jnp.argmax(shown > half)
+        # Else values as far apart as the bounds, of which noise hides what the longest wave shows.
+        hidden = jnp.cumsum((1 - power)[::-1])[::-1] / n_shorter
+        clear = hidden > _APART + 8 * error / jnp.sqrt(n_shorter)
+        first = jnp.where(clear[first], first, 0)
+        variance = shown[first] / squares[first]
+        variance_error = shown_error / squares[first]
+        least = variance - 2 * variance_error
+        variance = usual + usual**2 / (usual**2 + variance_error**2) * (variance - usual)
+        variance = variance.clip(jnp.where(first > 1, 0, _LEAST_DISCRETE**2), 1)
+
         discrete = jnp.mean(power[-2:]) > _DISCRETE + 4 * error**2
-        variance, usual = -jnp.log(power[0].clip(0.05, 1)) / _LOWEST**2, _USUAL_DISCRETE**2
-        variance = usual + usual**2 / (usual**2 + long_error**2) * (variance - usual)
-        whole = jnp.sqrt(variance.clip(_LEAST_DISCRETE**2, 1))
-        return Sizes(centre, jnp.where(discrete, whole, jnp.exp(log_std)), doubt, discrete)
+        least = jnp.where(discrete, (least / variance).clip(lowest, largest), jnp.exp(-2 * doubt))
+        size = jnp.where(discrete, jnp.sqrt(variance), jnp.exp(log_std))
+        return Sizes(centre, size, doubt, least)
 
     return jax.vmap(of_column, in_axes=1)(value)
 
@@ -145,6 +164,38 @@ def _grid(n_waves: int) -> tuple[np.ndarray, np.ndarray]:
 
     Locations half of the least width apart would be many: each width has its own.
     """
-    widths = np.exp(np.linspace(math.log(0.9 / _frequencies(n_waves)[-1]), math.log(1.5), 20))
+    return _located(_widths(n_waves))
+
+
+def _widths(n_waves: int) -> np.ndarray:
+    least = 0.9 / _frequencies(n_waves)[-1]
+    return np.geomspace(least, 1.5, 20 + 2 * max(0, n_waves - N_WAVES))
+
+
+def _located(widths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     steps = [np.arange(-_FAR, _FAR, w / 2) for w in widths]
     return np.concatenate(steps), np.repeat(np.log(widths), [len(s) for s in steps])
+
+
+def _points(value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`_grid` for the waves of one column, in which narrow columns have few locations.
+
+    Phases tell where a narrow column lies: each halves the error of the one before.
+    """
+    widths, frequencies = _widths(value.shape[1]), _frequencies(value.shape[1])
+    narrow = widths < _NARROW
+    centres, log_stds = _located(widths[~narrow])
+    phases = jnp.arctan2(value[1], value[0])
+    places = [phases[0] / frequencies[0]]
+    for phase, frequency in zip(phases[1:], frequencies[1:], strict=True):
+        ahead = phase - frequency * places[-1]
+        ahead = ahead - 2 * math.pi * jnp.round(ahead / (2 * math.pi))
+        places.append(places[-1] + ahead / frequency)
+    telling = np.searchsorted(frequencies, 0.7 / widths[narrow], side="right") - 1
+    around = np.linspace(-4, 4, 17) * widths[narrow][:, None]
+    near = jnp.stack(places)[telling][:, None] + around
+    log_near = np.broadcast_to(np.log(widths[narrow])[:, None], around.shape)
+    return (
+        jnp.concatenate([centres, near.ravel()]),
+        jnp.concatenate([log_stds, log_near.ravel()]),
+    )

@@ -20,7 +20,7 @@ import numpy as np
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import HasRandomStart, HasScoreUnit
-from skdpbayes.models.rescaled import COLUMN_WAVES, RescaledLinear
+from skdpbayes.models.rescaled import COLUMN_WAVES, WAVES_RESOLVED, RescaledLinear
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.settings import Bounds, PlanFunction, Planned, Settings
 from skdpbayes.privacy.accounting import (
@@ -58,8 +58,9 @@ _WHITENING = 0.05  # budget share of the second moments that whiten rows
 _LEAST_ROUNDS = 20
 _COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of one record, at least
 _EDGE, _RESOLVED = 0.3, 0.6  # see `rescaling_shares`
-_WAVES, _WAVES_RESOLVED = 0.1, 0.5
+_WAVES = 0.1
 _WAVE_SHARES, _MOMENT_SHARES = (0.01, 0.1), (0.01, 0.1)
+_RESOLVED_EVERY, _UNKNOWN_EVERY = 6, 3  # rounds for a release of the curvature; for a private n
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CURVATURE_EDGE, _CURVATURE_RATIOS = 0.07, (2.0, 6.0)  # see `curvature_ratio`
 _SHRINKAGE = 0.1  # `logit_shrinkage` over `score_noise`
@@ -269,7 +270,7 @@ def rescaling_shares(
     Shares let the noise of the amplitude of a wave be `_WAVES`, where that of a column without
     width is 1, and the edge of the spectrum of the noise of second moments `_EDGE` times a typical
     eigenvalue, within `_WAVE_SHARES` and `_MOMENT_SHARES` of the budget. If the largest share
-    leaves these figures above `_WAVES_RESOLVED` and `_RESOLVED`, the release is not worth its cost.
+    leaves these figures above `WAVES_RESOLVED` and `_RESOLVED`, the release is not worth its cost.
     If the number of records is private, both are released with medium shares.
     """
     if not settings.private:
@@ -280,7 +281,7 @@ def rescaling_shares(
     # If the whole budget were spent, half of which goes to columns.
     error = (2 * COLUMN_WAVES * n_features) ** 0.5 * settings.least_noise() / n
     waves = min(max((error / _WAVES) ** 2, least), most)
-    if error > _WAVES_RESOLVED * waves**0.5:
+    if error > WAVES_RESOLVED * waves**0.5:
         return ()
     least, most = _MOMENT_SHARES
     edge = moments_edge(settings, n_features + intercept, n)
@@ -311,7 +312,9 @@ def plan_rescaled(
     marginal = marginal_shape(model)
     own = replace(settings, n_steps=n_steps)
     planned = plan_na_dpvi(own, marginal, bounds, n, shares)
-    return planned._replace(solver=Opened(planned.solver, np.int32(len(shares))))
+    every = _RESOLVED_EVERY if n is not None else _UNKNOWN_EVERY
+    solver = replace(planned.solver, curvature_every=np.int32(every))
+    return planned._replace(solver=Opened(solver, np.int32(len(shares))))
 
 
 def plan_sgld(
