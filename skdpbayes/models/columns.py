@@ -21,12 +21,13 @@ _LOWEST = 0.7  # frequency of the longest; each other one has twice the frequenc
 _LOCATION = 0.5
 _WIDTH, _LOG_WIDTH, _ANY_LOG_WIDTH = 0.25, 1.2, 2.0
 _FAR = 1.25
-_NARROW = 0.02
+_NARROW = 0.01  # width from which on `_near` says where a column may be
+_CAUTION = 0.25  # of the variance of the logarithm of a width, by which it is taken for less
 _MISFIT = 0.02  # standard deviation of what no normal column has, of long waves
-_DISCRETE = 0.05  # squared amplitude of the shortest waves, of the share that has one value
+_DISCRETE = 0.05  # squared amplitude of short waves, of the share that has one value
 # Sizes of columns of few values: where unknown, and the least if long waves do not show it.
 _USUAL_DISCRETE, _LEAST_DISCRETE = 0.5, 0.3
-_APART = 0.3  # what waves shorter than such columns hide, at least, of squared amplitudes
+_APART = 0.25  # squared amplitude that waves lack if values are far apart for them
 _LEAST_MOMENTS = 0.01, 0.3  # second moments of such columns, over squares of sizes
 
 
@@ -88,45 +89,68 @@ def fit_columns(value, total, noise, rate) -> Columns:
 def sizes_of_columns(value, total, noise) -> Sizes:
     """As `fit_columns`, of columns that may be far narrower, have heavy tails, or few values.
 
-    If many entries are equal, as those of a rare category, the bulk has no width. Waves that are
-    short beside the differences of values show no more than longer ones: the longest one that shows
-    half of all has the standard deviation. What a sample of the records would add to the noise is
-    less than such columns differ from normal ones.
+    If many entries are equal, as those of a rare category, the bulk has no width. What a sample of
+    the records would add to the noise is less than such columns differ from normal ones.
     """
     told = _Told.of(value, total, noise, 1.0)
     error = jnp.sqrt(told.variance) / told.unit  # of an amplitude
-    squares = jnp.asarray(_frequencies(value.shape[2]) ** 2)
-    n_shorter, usual = jnp.arange(value.shape[2], 0, -1), _USUAL_DISCRETE**2
-    lowest, largest = _LEAST_MOMENTS
 
     def of_column(value):
-        centres, log_stds = _points(value)
-        # Points are half a width apart: each stands for as much.
-        log_mass = told.log_posterior(value, centres, log_stds, _ANY_LOG_WIDTH) + log_stds
-        share = jax.nn.softmax(log_mass)
-        centre, log_std = share @ centres, share @ log_stds
-        doubt = jnp.sqrt(share @ (log_stds - log_std) ** 2)
-
+        centre, log_width, doubt = _bulk(told, value)
         power = jnp.sum((value / told.unit) ** 2, axis=0) - 2 * error**2
-        shown, shown_error = -jnp.log(power.clip(0.05, 1)), 2**1.5 * error
-        half = jnp.maximum(shown.max().clip(0, 1) / 2, 4 * shown_error)
-        first = jnp.argmax(shown > half)
-        # Else values as far apart as the bounds, of which noise hides what the longest wave shows.
-        hidden = jnp.cumsum((1 - power)[::-1])[::-1] / n_shorter
-        clear = hidden > _APART + 8 * error / jnp.sqrt(n_shorter)
-        first = jnp.where(clear[first], first, 0)
-        variance = shown[first] / squares[first]
-        variance_error = shown_error / squares[first]
-        least = variance - 2 * variance_error
-        variance = usual + usual**2 / (usual**2 + variance_error**2) * (variance - usual)
-        variance = variance.clip(jnp.where(first > 1, 0, _LEAST_DISCRETE**2), 1)
-
-        discrete = jnp.mean(power[-2:]) > _DISCRETE + 4 * error**2
-        least = jnp.where(discrete, (least / variance).clip(lowest, largest), jnp.exp(-2 * doubt))
-        size = jnp.where(discrete, jnp.sqrt(variance), jnp.exp(log_std))
+        variance, lowest = _variance(power, error)
+        few = _has_few_values(power, error)
+        # A column may be narrower than it seems; in units too large its noise would not show.
+        size = jnp.where(few, jnp.sqrt(variance), jnp.exp(log_width - _CAUTION * doubt**2))
+        least = jnp.where(few, (lowest / variance).clip(*_LEAST_MOMENTS), jnp.exp(-2 * doubt))
         return Sizes(centre, size, doubt, least)
 
     return jax.vmap(of_column, in_axes=1)(value)
+
+
+def _bulk(told: _Told, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Posterior means of the centre and the logarithm of the width; standard deviation of it."""
+    rough, rough_stds = _grid(value.shape[1], _NARROW)
+    best = jnp.argmax(told.log_posterior(value, rough, rough_stds, _ANY_LOG_WIDTH))
+    near, near_stds = _near(value, jnp.asarray(rough)[best])
+    centres, log_stds = jnp.concatenate([rough, near]), np.concatenate([rough_stds, near_stds])
+    # Points are half a width apart: each stands for as much.
+    log_mass = told.log_posterior(value, centres, log_stds, _ANY_LOG_WIDTH) + log_stds
+    share = jax.nn.softmax(log_mass)
+    centre, log_width = share @ centres, share @ log_stds
+    return centre, log_width, jnp.sqrt(share @ (log_stds - log_width) ** 2)
+
+
+def _has_few_values(power: jax.Array, error: jax.Array) -> jax.Array:
+    """Whether many entries are equal: the shortest waves have the power of longer ones.
+
+    The four shortest have some where the column is narrow. Where noise is large, eight tell more.
+    """
+    four, eight = jnp.mean(power[-4:]), jnp.mean(power[-8:])
+    flat = (eight > _DISCRETE + 2.5 * error**2) & (four > eight / 2)
+    return flat | (four > _DISCRETE + 5 * error**2)
+
+
+def _variance(power: jax.Array, error: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Variance of a column of few values, and the least that it may have.
+
+    Waves that are short beside the differences of values show no more than longer ones: the longest
+    wave that shows half of all that any shows tells the variance.
+    """
+    squares = jnp.asarray(_frequencies(len(power)) ** 2)
+    shown, shown_error = -jnp.log(power.clip(0.05, 1)), 2**1.5 * error
+    half = jnp.maximum(shown.max().clip(0, 1) / 2, 4 * shown_error)
+    first = jnp.argmax(shown > half)
+    # Unless this wave and all shorter ones show much, values are as far apart as the bounds, and
+    # noise hides what the longest one shows.
+    n = jnp.arange(len(power), 0, -1)
+    lost = jnp.cumsum((1 - power)[::-1])[::-1] / n
+    first = jnp.where((lost > _APART + 6 * error / jnp.sqrt(n))[first], first, 0)
+    told, told_error = shown[first] / squares[first], shown_error / squares[first]
+    usual = _USUAL_DISCRETE**2
+    variance = usual + usual**2 / (usual**2 + told_error**2) * (told - usual)
+    variance = variance.clip(jnp.where(first > 1, 0, _LEAST_DISCRETE**2), 1)
+    return variance, told - 2 * told_error
 
 
 class _Told(NamedTuple):
@@ -159,12 +183,15 @@ def _frequencies(n_waves: int) -> np.ndarray:
     return _LOWEST * 2.0 ** np.arange(n_waves)
 
 
-def _grid(n_waves: int) -> tuple[np.ndarray, np.ndarray]:
+def _grid(n_waves: int, least: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Locations and logarithms of widths.
 
     Locations half of the least width apart would be many: each width has its own.
     """
-    return _located(_widths(n_waves))
+    widths = _widths(n_waves)
+    widths = widths[widths >= least]
+    steps = [np.arange(-_FAR, _FAR, w / 2) for w in widths]
+    return np.concatenate(steps), np.repeat(np.log(widths), [len(s) for s in steps])
 
 
 def _widths(n_waves: int) -> np.ndarray:
@@ -172,30 +199,19 @@ def _widths(n_waves: int) -> np.ndarray:
     return np.geomspace(least, 1.5, 20 + 2 * max(0, n_waves - N_WAVES))
 
 
-def _located(widths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    steps = [np.arange(-_FAR, _FAR, w / 2) for w in widths]
-    return np.concatenate(steps), np.repeat(np.log(widths), [len(s) for s in steps])
+def _near(value: jax.Array, centre: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Points for columns narrower than `_NARROW`, given about where one is.
 
-
-def _points(value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`_grid` for the waves of one column, in which narrow columns have few locations.
-
-    Phases tell where a narrow column lies: each halves the error of the one before.
+    Locations so close would be too many on all of the range. The phase of each wave tells better
+    than that of the one before where a narrow column lies.
     """
     widths, frequencies = _widths(value.shape[1]), _frequencies(value.shape[1])
-    narrow = widths < _NARROW
-    centres, log_stds = _located(widths[~narrow])
-    phases = jnp.arctan2(value[1], value[0])
-    places = [phases[0] / frequencies[0]]
-    for phase, frequency in zip(phases[1:], frequencies[1:], strict=True):
-        ahead = phase - frequency * places[-1]
+    widths = widths[widths < _NARROW]
+    reached = np.searchsorted(frequencies, 0.7 / widths, side="right") - 1
+    places = {}
+    for wave in range(reached.min(initial=0), reached.max(initial=-1) + 1):
+        ahead = jnp.arctan2(value[1, wave], value[0, wave]) - frequencies[wave] * centre
         ahead = ahead - 2 * math.pi * jnp.round(ahead / (2 * math.pi))
-        places.append(places[-1] + ahead / frequency)
-    telling = np.searchsorted(frequencies, 0.7 / widths[narrow], side="right") - 1
-    around = np.linspace(-4, 4, 17) * widths[narrow][:, None]
-    near = jnp.stack(places)[telling][:, None] + around
-    log_near = np.broadcast_to(np.log(widths[narrow])[:, None], around.shape)
-    return (
-        jnp.concatenate([centres, near.ravel()]),
-        jnp.concatenate([log_stds, log_near.ravel()]),
-    )
+        centre = places[wave] = centre + ahead / frequencies[wave]
+    around = [places[k] + np.linspace(-4, 4, 17) * w for k, w in zip(reached, widths, strict=True)]
+    return jnp.concatenate(around), np.repeat(np.log(widths), 17)

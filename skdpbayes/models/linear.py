@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.stats import norm
 from scipy import stats
 
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
@@ -23,6 +24,7 @@ _FOURTH = (
 # Factors of the two scores that make their variance equal to their slope, as for a log-likelihood.
 _WEIGHTS, _VARIANCE = _INSIDE / _MEAN_SQUARE, 2 * _SQUARE_INSIDE / (_FOURTH - _MEAN_SQUARE**2)
 _SLOPES = _WEIGHTS * _INSIDE, _VARIANCE * _SQUARE_INSIDE / 2
+_FAR = 2.5  # of logarithms of variances, beyond which the mean slope is constant
 _SPREAD = _VARIANCE * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
 
 
@@ -156,6 +158,23 @@ class LinearRegression:
         spread = 4 * jnp.maximum(jnp.sum(unknown * unknown.T), 0)
         doubt = jnp.zeros(len(params)).at[0].set(spread * (self.unit * n * _SLOPES[1] / seen) ** 2)
         return point, slopes, doubt
+
+    def mean_slopes(self, params: jax.Array, points: jax.Array) -> jax.Array:
+        """Mean slopes of scores between each of `points` and `params`, over those at `params`.
+
+        The score of a variance that is far too large hardly depends on it: it is linear neither in
+        the variance, since large residuals are clipped, nor in its logarithm.
+        """
+        moved = jnp.clip(self.unit * (params[0] - points[:, 0]), -_FAR, -1e-3)
+        cut = _CUT * jnp.exp(-moved / 2)
+        outside = 2 * norm.sf(cut)
+        square = jnp.exp(moved) * (1 - outside - 2 * cut * norm.pdf(cut))  # of those inside
+        change = (square + _CUT**2 * outside - _MEAN_SQUARE) / _SQUARE_INSIDE
+        return jnp.ones_like(points).at[:, 0].set(change / moved)
+
+    def longest_step(self) -> jax.Array:
+        """Longest step of the parameters in a round: of a factor e, for the variance."""
+        return jnp.full(1 + self.n_columns, jnp.inf).at[0].set(1 / self.unit)
 
     def prior_precision(self) -> Params:
         """Precision of the normal prior."""

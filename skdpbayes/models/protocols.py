@@ -207,6 +207,15 @@ class HasWorkingPoint(Protocol):
             Summed over records, without the factors of `precondition`; of the parameters.
         """
 
+    def mean_slopes(self, params: jax.Array, points: jax.Array) -> jax.Array:
+        """Mean slopes of scores between each of `points`, (n, P), and `params`, (P,).
+
+        As factors of the curvature, of shape (n, P): 1 where scores are linear.
+        """
+
+    def longest_step(self) -> jax.Array:
+        """Largest change of each parameter in a round, (P,)."""
+
 
 @runtime_checkable
 class HasParameterBlocks(Protocol):

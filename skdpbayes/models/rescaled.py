@@ -191,7 +191,7 @@ class RescaledLinear:
         )
 
     def _scales(self) -> Opening:
-        d, eye = self.n_features, jnp.eye(self.model.n_columns)
+        d = self.n_features
 
         def statistics(params: Params) -> Any:
             del params
@@ -218,6 +218,7 @@ class RescaledLinear:
             spread = _LARGER * (y.size * jnp.exp(y.doubt))[0]
             constant = jnp.abs(y.centre[0]) + spread
 
+            eye = jnp.eye(self.model.n_columns)
             axes = eye.at[:d, :d].set(jnp.diag(1 / size))
             if self.intercept:
                 axes = axes.at[-1, :d].set(-centre / size)

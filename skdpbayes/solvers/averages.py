@@ -24,6 +24,15 @@ def doubted(blocks: Averages, away: jax.Array) -> Averages:
     return blocks._replace(weight=weight, noise=blocks.noise + away)
 
 
+def over(blocks: Averages, factors: jax.Array) -> Averages:
+    """Blocks whose scores are divided by `factors`."""
+    return blocks._replace(
+        weight=blocks.weight * factors**2,
+        score=blocks.score / factors,
+        noise=blocks.noise / factors**2,
+    )
+
+
 def average(parts: Averages) -> Averages:
     """Average over the leading axis."""
     total = jnp.sum(parts.weight, axis=0)

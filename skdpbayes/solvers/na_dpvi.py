@@ -75,7 +75,7 @@ from skdpbayes.models.responses import knows_responses
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
-from skdpbayes.solvers.averages import Averages, average, doubted
+from skdpbayes.solvers.averages import Averages, average, doubted, over
 from skdpbayes.solvers.base import Query, Round, Scales, Sums, arithmetic
 from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import (
@@ -99,6 +99,7 @@ from skdpbayes.solvers.simulated_rows import (
 _BLOCKS = 32  # of rounds, over which averages are kept
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 _DOUBTFUL_BELOW = 0.25  # of the median eigenvalue
+_BENT = 0.3  # error of what scores differ from linear ones by, as a share
 _ROOM = 0.7  # norm of a row of a person, over that of a lone row
 
 
@@ -221,8 +222,12 @@ class NADPVI:
             # A working point stands for the present parameters.
             about = state.theta if isinstance(model, HasWorkingPoint) else view.point
             state = _averaged(model, state, at, score, about, noise, unclear, keep, subsampled)
+            # A noisy estimate that is far off would cost the scores before it their weights.
+            most = model.longest_step() if isinstance(model, HasWorkingPoint) else jnp.inf
+            low, high = state.theta - most, state.theta + most
             for _ in range(2):  # weights depend on the estimate
                 theta, precision = _given(model, state, _asked(model, state), view.unclear)
+                theta = jnp.clip(theta, low, high)
                 # Where scores are far from linear, a step could leave the region where they are
                 # informative.
                 state = state._replace(
@@ -457,7 +462,9 @@ def _combined(model: Model, state: TraceState) -> Averages:
     """
     blocks = state.blocks
     if isinstance(model, HasWorkingPoint):
-        return average(blocks)
+        slopes = model.mean_slopes(state.theta, blocks.point)
+        bent = (state.theta - blocks.point) * (slopes - 1) @ _asked(model, state)
+        return average(over(doubted(blocks, jnp.square(_BENT * bent)), slopes))
     moved = state.theta - blocks.point
     away = jnp.square(moved @ _asked(model, state))
     if isinstance(model, HasStartVariance):

@@ -159,6 +159,21 @@ def test_scores_at_the_working_point_are_centred_though_the_weights_are_not_know
     assert doubt[0] > 0 and not np.any(doubt[1:])
 
 
+@pytest.mark.parametrize("moved", [-2.0, -0.7, 0.4])
+def test_mean_slopes_are_those_of_scores_far_from_the_optimum(moved):
+    """Of a variance that was far too large; where it was too small scores are nearly linear."""
+    truth = params()
+    records = draws(truth)
+    at = truth | {"u": truth["u"] - moved / 2.0}
+    flat, point = (jnp.asarray([p["u"], *p["w"]]) for p in (truth, at))
+    slopes = model().mean_slopes(flat, point[None])[0]
+    curvature = summed(at, records, "curvature")[0, 0]
+    score = summed(at, records)["u"]
+    assert score / (curvature * moved / 2.0) == pytest.approx(float(slopes[0]), abs=0.08)
+    assert abs(slopes[0] - 1) > 0.1 or moved > 0
+    np.testing.assert_array_equal(slopes[1:], 1)
+
+
 def test_constants_are_those_of_the_normal_distribution():
     z = np.random.default_rng(0).normal(size=2_000_000)
     inside = np.abs(z) < linear._CUT
