@@ -102,12 +102,12 @@ def classes(rng: Rng) -> Setting:
     return _text(design=kind, n=n, d=d, classes=k, **own), cell
 
 
-def linear(rng: Rng) -> Setting:
+def linear(rng: Rng, looser: tuple[float, ...] = (1.0, 2.0, 5.0)) -> Setting:
     """Bounds are those of the rows, or looser."""
     kind, n, d = _one_of(rng, *_DESIGNS), _size(rng, 2.5, 5), int(_one_of(rng, 2, 3, 5, 10, 20))
     own = _privacy(rng, -1)
     sd, noise = float(_one_of(rng, 0.1, 0.3, 1.0)), float(_one_of(rng, 0.1, 0.5, 1.0))
-    loose = float(_one_of(rng, 1.0, 2.0, 5.0))
+    loose = float(_one_of(rng, *looser))
     rows = _DESIGNS[kind](rng, 20_000, d)
     low, high = rows.min(axis=0), rows.max(axis=0)
     middle, half = (low + high) / 2, (high - low) / 2 * loose
@@ -128,6 +128,11 @@ def linear(rng: Rng) -> Setting:
 
     cell = Cell(estimator, n, truths, d, lambda rng: _DESIGNS[kind](rng, n, d))
     return _text(design=kind, n=n, d=d, sd=sd, noise=noise, loose=loose, **own), cell
+
+
+def loose(rng: Rng) -> Setting:
+    """As `linear`, with bounds that say little."""
+    return linear(rng, (30.0, 300.0, 3000.0))
 
 
 def mixture(rng: Rng) -> Setting:
@@ -227,6 +232,7 @@ FAMILIES: dict[str, Callable[[Rng], Setting]] = {
     "logistic": logistic,
     "classes": classes,
     "linear": linear,
+    "loose": loose,
     "mixture": mixture,
     "conjugate": conjugate,
     "hierarchy": hierarchy,

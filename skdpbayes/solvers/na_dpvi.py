@@ -99,7 +99,7 @@ from skdpbayes.solvers.simulated_rows import (
 _BLOCKS = 32  # of rounds, over which averages are kept
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 _DOUBTFUL_BELOW = 0.25  # of the median eigenvalue
-_BENT = 0.3  # error of what scores differ from linear ones by, as a share
+_BENT = 0.3  # of what a score differs from a straight line by, the part that is not known
 _ROOM = 0.7  # norm of a row of a person, over that of a lone row
 
 

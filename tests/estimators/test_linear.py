@@ -145,6 +145,19 @@ def test_bounds_ten_times_too_loose_cost_little(data, loose):
     assert spread.max() < 0.1
 
 
+def test_the_noise_is_found_where_coefficients_explain_nearly_all():
+    """Its variance starts a thousand times too large; early rounds would keep it there."""
+    missed = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-1, 1, size=(2500, 5))
+        y = X @ rng.normal(size=5) + 0.02 * rng.normal(size=2500)
+        model = DPBayesianLinearRegression(0.4, bounds=((-2, 2), (-15, 15)), random_state=seed)
+        log_noise = np.log(model.fit(X, y).posterior_samples_["noise_std"])
+        missed.append((log_noise.mean() - np.log(0.02)) / log_noise.std())
+    assert abs(np.mean(missed)) < 0.8 and np.max(np.abs(missed)) < 4
+
+
 @pytest.mark.slow
 def test_without_an_intercept(data):
     X, y = data
