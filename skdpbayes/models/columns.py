@@ -199,7 +199,7 @@ def _widths(n_waves: int) -> np.ndarray:
     return np.geomspace(least, 1.5, 20 + 2 * max(0, n_waves - N_WAVES))
 
 
-def _near(value: jax.Array, centre: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _near(value: jax.Array, centre: jax.Array) -> tuple[jax.Array, np.ndarray]:
     """Points for columns narrower than `_NARROW`, given about where one is.
 
     Locations so close would be too many on all of the range. The phase of each wave tells better
