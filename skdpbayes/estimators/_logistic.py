@@ -330,10 +330,12 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         )
         n = facts.n_rows
         plain = settings.solver == "sgld" and settings.learning_rate is not None
-        whitens = settings.solver in ("na-dpvi", "sgld") and not plain
-        if not whitens or n is None or not private:
+        counted = n is None
+        whitens = settings.solver == "na-dpvi" or (settings.solver == "sgld" and not counted)
+        if not whitens or plain or not private:
             return Task(model, bounds)
-        return Task(WhitenedLogistic(model, np.float32(0.7 * row), np.float32(n)), bounds)
+        most = np.float32(np.inf if n is None else n)
+        return Task(WhitenedLogistic(model, np.float32(0.7 * row), most, counted), bounds)
 
     def _settings(self, facts: Facts) -> Settings:
         from skdpbayes.plans.registry import check_special

@@ -33,7 +33,7 @@ class NormalRows:
     standard : array of shape (n, n_columns)
         `standard_rows`.
     n_records : float
-        Public number of records.
+        Public number of records; infinite where the model has a released one.
     """
 
     standard: Array
@@ -44,7 +44,8 @@ class NormalRows:
         if not isinstance(model, InCoordinates):
             raise TypeError("Simulated rows need a model in whitened coordinates.")
         records, rows, share = model.simulated(self.standard)
-        return Expected(model, records, rows, self.n_records * share)
+        n = jnp.minimum(self.n_records, model.n_records)
+        return Expected(model, records, rows, n * share)
 
 
 @jax.tree_util.register_dataclass

@@ -11,7 +11,7 @@ coordinates, so errors of the axes cost efficiency, not honesty.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import jax
@@ -21,7 +21,7 @@ from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import NORM, Opening, double
+from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.denoising import cautious_curvature, mean_curvature_error, share_told
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
@@ -29,6 +29,7 @@ from skdpbayes.models.standard_rows import deviation_variance, normal_rows, stan
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 
+_COUNT, _COUNT_SHARE = ("n_records", "count_variance"), 0.2  # what is released of a private number
 Mapped = TypeVar("Mapped", GaussianPosterior, DrawsPosterior, NormalLikelihood)
 
 
@@ -42,10 +43,16 @@ class InCoordinates:
     model : LogisticRegression
     axes : array of shape (n_columns, n_columns)
         A.
+    n_records : float
+        Released number of records; infinite where it is public.
+    count_variance : float
+        Of the noise in it, over its square.
     """
 
     model: LogisticRegression
     axes: Array
+    n_records: Number = field(default=np.inf, kw_only=True)
+    count_variance: Number = field(default=0.0, kw_only=True)
 
     def init(self) -> Params:
         """Zero weights."""
@@ -178,12 +185,15 @@ class WhitenedLogistic:
     row_norm : float
         Rows longer than this lose weight in the second moments.
     n_records : float
-        Public number of records.
+        Public number of records; infinite where it is private.
+    counted : bool
+        Whether it is private, and released beside the moments.
     """
 
     model: LogisticRegression
     row_norm: Number
     n_records: Number
+    counted: bool = field(default=False, metadata={"static": True})
 
     @property
     def n_rows(self) -> int:
@@ -197,7 +207,8 @@ class WhitenedLogistic:
 
     def init(self) -> Params:
         """Coordinates before the release."""
-        return {"axes": np.eye(self.model.n_columns, dtype=np.float32)}
+        axes = {"axes": np.eye(self.model.n_columns, dtype=np.float32)}
+        return axes | (dict.fromkeys(_COUNT, np.ones((), np.float32)) if self.counted else {})
 
     def openings(self) -> tuple[Opening]:
         """Sum of the weighted second moments."""
@@ -211,11 +222,12 @@ class WhitenedLogistic:
             del params
             return {"axes": whitening_axes(moments, variance, norm)}
 
-        return (moments_opening(norm, row, learn),)
+        moments = moments_opening(norm, row, learn)
+        return (_with_count(moments, self.model.known) if self.counted else moments,)
 
     def marginal(self, params: Params) -> InCoordinates:
         """The model in the coordinates found."""
-        return InCoordinates(self.model, params["axes"])
+        return InCoordinates(self.model, **params)
 
     @property
     def rows_have_scale(self) -> bool:
@@ -247,6 +259,26 @@ def whitening_axes(moments: jax.Array, variance: jax.Array, norm: jax.Array) -> 
     # Each row that is not short adds norm^2 to the trace.
     second = values * norm**2 / jnp.sum(values)
     return (vectors / jnp.sqrt(second)).astype(jnp.float32)
+
+
+def _with_count(opening: Opening, known: Callable[[Record], jax.Array]) -> Opening:
+    """Opening that releases the number of records too, for a part of its budget."""
+
+    def statistics(params: Params) -> Any:
+        own = opening.statistics(params)
+        return lambda record: {
+            **own(record),
+            "count": known(record).astype(jnp.float32)[None],
+        }
+
+    def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
+        noise = scales["count"].astype(jnp.float64)
+        total = jnp.maximum(sums["count"][0].astype(jnp.float64), jnp.maximum(2 * noise, 1))
+        count = single(dict(zip(_COUNT, (total, (noise / total) ** 2), strict=True)))
+        return {**opening.update(params, sums, scales, key), **count}
+
+    blocks = {name: one._replace(share=1 - _COUNT_SHARE) for name, one in opening.blocks.items()}
+    return Opening(statistics, {**blocks, "count": Block(NORM, _COUNT_SHARE, "weight")}, update)
 
 
 def moments_opening(

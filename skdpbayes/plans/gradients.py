@@ -65,6 +65,7 @@ _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CURVATURE_EDGE, _CURVATURE_RATIOS = 0.07, (2.0, 6.0)  # see `curvature_ratio`
 _SHRINKAGE = 0.1  # `logit_shrinkage` over `score_noise`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
+_USUAL_NOISE = 0.1  # `score_noise` where the number of records is private
 _STEP = 0.4  # step size of a Langevin chain with released curvature, over its friction
 _TURNS = (0.0, 0.02, 0.06, 0.15)  # and the last round: releases of curvature, as shares of a chain
 _TURN_SHARES = (0.01, 0.02, 0.03, 0.04, 0.08)  # of its budget
@@ -250,7 +251,7 @@ def plan_whitened(
     """Noise-aware inference in coordinates found by one release of second moments."""
     marginal = marginal_shape(model)
     p = model.n_columns
-    noise = score_noise(settings, marginal, float(model.n_records))
+    noise = score_noise(settings, marginal, float(n)) if n is not None else _USUAL_NOISE
     clip = whitened_clip(noise, p)
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,))

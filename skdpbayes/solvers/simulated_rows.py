@@ -98,14 +98,21 @@ class Likeness(NamedTuple):
 def likeness_of(model: Model, known: Curvature) -> Likeness:
     """Comparison of the released curvature with the one foreseen, which `known` must have."""
     basis = identified(model)
+    doubt = getattr(model, "count_variance", 0.0)
     if basis is not None:
-        return likeness(known, [basis.shape[1]])
+        return likeness(known, [basis.shape[1]], doubt)
     size = len(known.kept_matrix)
-    return likeness(known, [len(range(*block.indices(size))) for block in parameter_blocks(model)])
+    sizes = [len(range(*block.indices(size))) for block in parameter_blocks(model)]
+    return likeness(known, sizes, doubt)
 
 
-def likeness(known: Curvature, sizes: Sequence[int] | None = None) -> Likeness:
-    """As `likeness_of`, of matrices that are zero but for blocks of these sizes in some basis."""
+def likeness(
+    known: Curvature, sizes: Sequence[int] | None = None, count_variance: Number = 0.0
+) -> Likeness:
+    """As `likeness_of`, of matrices that are zero but for blocks of these sizes in some basis.
+
+    `count_variance` is that of the number of records that rows stand for, over its square.
+    """
     assert known.foreseen is not None
     released, foreseen, variance = (
         x.astype(jnp.float64) for x in (known.matrix, known.foreseen.matrix, known.variance)
@@ -113,7 +120,8 @@ def likeness(known: Curvature, sizes: Sequence[int] | None = None) -> Likeness:
     sizes = [len(released)] if sizes is None else sizes
     size = jnp.trace(foreseen)
     error = 2 * sum(sizes) * variance / size**2
-    sure = _FACTOR / (_FACTOR + error)
+    prior = _FACTOR + jnp.asarray(count_variance, jnp.float64)
+    sure = prior / (prior + error)
     factor = (1 + sure * (jnp.trace(released) / size - 1)).clip(0)
     difference = released - factor * foreseen
     entries = sum(p * (p + 1.0) for p in sizes)  # twice those that are not equal by symmetry

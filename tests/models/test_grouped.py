@@ -221,7 +221,9 @@ def test_the_solver_knows_blocks_records_and_spreads(monkeypatch):
     asked = []
     own = simulated_rows.likeness
     monkeypatch.setattr(
-        simulated_rows, "likeness", lambda known, sizes: asked.append(sizes) or own(known, sizes)
+        simulated_rows,
+        "likeness",
+        lambda known, sizes, doubt: asked.append(sizes) or own(known, sizes, doubt),
     )
     jax.eval_shape(solver.found, seen, state)
     assert asked == [[SIZE] * GROUPS]
