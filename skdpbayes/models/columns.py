@@ -134,23 +134,22 @@ def _has_few_values(power: jax.Array, error: jax.Array) -> jax.Array:
 def _variance(power: jax.Array, error: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Variance of a column of few values, and the least that it may have.
 
-    Waves that are short beside the differences of values show no more than longer ones: the longest
-    wave that shows half of all that any shows tells the variance.
+    Waves that are short beside the differences of values show no more than longer ones: powers are
+    about one down to some wave, and less from there on. If none of the longest ones is that wave,
+    its length tells the variance; else what the longest one shows, unless noise hides it.
     """
-    squares = jnp.asarray(_frequencies(len(power)) ** 2)
-    shown, shown_error = -jnp.log(power.clip(0.05, 1)), 2**1.5 * error
-    half = jnp.maximum(shown.max().clip(0, 1) / 2, 4 * shown_error)
-    first = jnp.argmax(shown > half)
-    # Unless this wave and all shorter ones show much, values are as far apart as the bounds, and
-    # noise hides what the longest one shows.
+    frequencies = jnp.asarray(_frequencies(len(power)))
     n = jnp.arange(len(power), 0, -1)
     lost = jnp.cumsum((1 - power)[::-1])[::-1] / n
-    first = jnp.where((lost > _APART + 6 * error / jnp.sqrt(n))[first], first, 0)
-    told, told_error = shown[first] / squares[first], shown_error / squares[first]
-    usual = _USUAL_DISCRETE**2
-    variance = usual + usual**2 / (usual**2 + told_error**2) * (told - usual)
-    variance = variance.clip(jnp.where(first > 1, 0, _LEAST_DISCRETE**2), 1)
-    return variance, told - 2 * told_error
+    first = jnp.argmax(n * lost.clip(0) ** 2)  # least squares
+    apart = (first > 1) & (lost[first] > _APART + 6 * error / jnp.sqrt(n[first]))
+    step = (lost[first] / frequencies[first] ** 2).clip(0, 1)
+
+    told = -jnp.log(power[0].clip(0.05, 1)) / frequencies[0] ** 2
+    told_error, usual = 2**1.5 * error / frequencies[0] ** 2, _USUAL_DISCRETE**2
+    long = usual + usual**2 / (usual**2 + told_error**2) * (told - usual)
+    variance = jnp.where(apart, step, long.clip(_LEAST_DISCRETE**2, 1))
+    return variance, jnp.where(apart, step / 4, told - 2 * told_error)
 
 
 class _Told(NamedTuple):
@@ -209,7 +208,7 @@ def _near(value: jax.Array, centre: jax.Array) -> tuple[jax.Array, np.ndarray]:
     widths = widths[widths < _NARROW]
     reached = np.searchsorted(frequencies, 0.7 / widths, side="right") - 1
     places = {}
-    for wave in range(reached.min(initial=0), reached.max(initial=-1) + 1):
+    for wave in range(reached.min(), reached.max() + 1):
         ahead = jnp.arctan2(value[1, wave], value[0, wave]) - frequencies[wave] * centre
         ahead = ahead - 2 * math.pi * jnp.round(ahead / (2 * math.pi))
         centre = places[wave] = centre + ahead / frequencies[wave]

@@ -24,7 +24,7 @@ _FOURTH = (
 # Factors of the two scores that make their variance equal to their slope, as for a log-likelihood.
 _WEIGHTS, _VARIANCE = _INSIDE / _MEAN_SQUARE, 2 * _SQUARE_INSIDE / (_FOURTH - _MEAN_SQUARE**2)
 _SLOPES = _WEIGHTS * _INSIDE, _VARIANCE * _SQUARE_INSIDE / 2
-_FAR = 2.5  # of logarithms of variances, beyond which the mean slope is constant
+_FAR = 2.5  # of logarithms of variances, beyond which the mean slope is taken for constant
 _SPREAD = _VARIANCE * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
 
 
@@ -173,7 +173,7 @@ class LinearRegression:
         return jnp.ones_like(points).at[:, 0].set(change / moved)
 
     def longest_step(self) -> jax.Array:
-        """Longest step of the parameters in a round: of a factor e, for the variance."""
+        """Longest steps in a round: a factor of e for the variance, and any for the weights."""
         return jnp.full(1 + self.n_columns, jnp.inf).at[0].set(1 / self.unit)
 
     def prior_precision(self) -> Params:

@@ -35,9 +35,10 @@ from skdpbayes.models.protocols import Array, Contribution, Number, Params, Reco
 from skdpbayes.models.whitened import moments_opening
 from skdpbayes.posteriors.base import GaussianPosterior
 
-COLUMN_WAVES = 18  # they find columns as narrow as half their range over 90,000
+COLUMN_WAVES = 15  # they find columns as narrow as half their range over 12,000
 WAVES_RESOLVED = 0.5  # error of an amplitude, from which on waves are not used
 _TYPICAL = 3**0.5  # one over the root mean square of a column that is uniform on its bounds
+_UNSURE = 2.0  # scale of coefficients where waves are not used, over that in units of the bounds
 _LARGER = 2.0  # for responses, where the value is a bound
 _WIDER = 2.0  # prior of the log variance, over that in units of the bounds
 _HIDDEN = 0.6  # edge of the noise of second moments, from which on they are not used
@@ -238,7 +239,8 @@ class RescaledLinear:
             # With a private number of records the plan did not know that noise would hide waves.
             error = scales["rows"] / total * math.sqrt(COLUMN_WAVES * d)
             axes = eye.at[:d, :d].multiply(_TYPICAL)
-            own = axes @ jnp.diag(self.model.prior_precision()["w"]) @ axes
+            sure = eye.at[:d, :d].divide(_UNSURE**2)
+            own = axes @ jnp.diag(self.model.prior_precision()["w"]) @ sure @ axes
             typical = {**self.init(), "axes": axes, "own": own}
             hidden = error > WAVES_RESOLVED
             kept = {k: jnp.where(hidden, typical[k], found[k]) for k in found}

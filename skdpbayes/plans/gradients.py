@@ -60,7 +60,8 @@ _COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of 
 _EDGE, _RESOLVED = 0.3, 0.6  # see `rescaling_shares`
 _WAVES = 0.1
 _WAVE_SHARES, _MOMENT_SHARES = (0.01, 0.1), (0.01, 0.1)
-_RESOLVED_EVERY, _UNKNOWN_EVERY = 6, 3  # rounds for a release of the curvature; for a private n
+_UNKNOWN_SHARES = (0.06, 0.03)  # of both, where the number of records is private
+_RESOLVED_EVERY, _UNKNOWN_EVERY = 6, 4  # rounds for a release of the curvature; for a private n
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CURVATURE_EDGE, _CURVATURE_RATIOS = 0.07, (2.0, 6.0)  # see `curvature_ratio`
 _SHRINKAGE = 0.1  # `logit_shrinkage` over `score_noise`
@@ -272,12 +273,12 @@ def rescaling_shares(
     width is 1, and the edge of the spectrum of the noise of second moments `_EDGE` times a typical
     eigenvalue, within `_WAVE_SHARES` and `_MOMENT_SHARES` of the budget. If the largest share
     leaves these figures above `WAVES_RESOLVED` and `_RESOLVED`, the release is not worth its cost.
-    If the number of records is private, both are released with medium shares.
+    If the number of records is private, both are released with `_UNKNOWN_SHARES`.
     """
     if not settings.private:
         return ()
     if n is None:
-        return tuple((least * most) ** 0.5 for least, most in (_WAVE_SHARES, _MOMENT_SHARES))
+        return _UNKNOWN_SHARES
     least, most = _WAVE_SHARES
     # If the whole budget were spent, half of which goes to columns.
     error = (2 * COLUMN_WAVES * n_features) ** 0.5 * settings.least_noise() / n

@@ -120,7 +120,7 @@ def likeness(
     sizes = [len(released)] if sizes is None else sizes
     size = jnp.trace(foreseen)
     error = 2 * sum(sizes) * variance / size**2
-    prior = _FACTOR + jnp.asarray(count_variance, jnp.float64)
+    prior = jnp.asarray(_FACTOR + count_variance)
     sure = prior / (prior + error)
     factor = (1 + sure * (jnp.trace(released) / size - 1)).clip(0)
     difference = released - factor * foreseen

@@ -118,9 +118,9 @@ def test_a_rare_category_has_the_size_of_all_its_entries(records):
 def test_columns_may_be_far_narrower_than_their_bounds():
     """Of many values and of few; the middle of one is not that of the bounds."""
     rng = np.random.default_rng(3)
-    widths = np.array([0.3, 0.01, 1e-3, 1e-4, 2e-5])
+    widths = np.array([0.3, 0.01, 1e-3, 3e-4, 1e-4])
     counts, categories = rng.poisson(1.5, (N, 2)) - 1.5, (rng.uniform(size=(N, 2)) < 0.3) - 0.3
-    own = [0.6 + widths * rng.normal(size=(N, 5)), [0.1, 1e-3] * counts, [1e-2, 1e-4] * categories]
+    own = [0.6 + widths * rng.normal(size=(N, 5)), [0.1, 1e-3] * counts, [0.03, 0.01] * categories]
     x = np.column_stack(own)
     found = sizes(x, error=0.05)
     np.testing.assert_allclose(found.size / x.std(axis=0), 1, atol=0.45)
@@ -128,24 +128,38 @@ def test_columns_may_be_far_narrower_than_their_bounds():
     assert (found.least <= 1).all()
 
 
-def test_noise_does_not_pass_for_columns_of_few_values():
-    """In units that are a hundred times too large nothing would show the error."""
-    x = np.tile(0.01 * np.random.default_rng(3).normal(size=(2000, 1)), 400)
-    found = sizes(x, error=0.35)
-    assert np.mean(found.size > 0.2) < 0.01 and 0.5 < np.median(found.size) / 0.01 < 2
-    # Categories have many equal entries, and noise of this size does not hide it.
-    x = np.tile(np.where(np.arange(2000) % 10, -1.0, 1.0)[:, None], 400)
-    assert np.mean(sizes(x, error=0.2).size < 0.3) < 0.1
+def test_columns_of_few_values_are_told_from_narrow_ones_in_noise():
+    """In units that are a hundred times too large nothing would show the error.
+
+    In units that are as much too small, rows would lose their weight.
+    """
+    narrow = np.tile(0.01 * np.random.default_rng(3).normal(size=(2000, 1)), 400)
+    found = sizes(narrow, error=0.35)
+    assert np.mean(found.size > 0.2) < 0.025 and 0.5 < np.median(found.size) / 0.01 < 2
+    for share, error, missed in ((3, 0.35, 0.25), (10, 0.2, 0.02)):
+        category = np.where(np.arange(2000) % share, -1.0, 1.0)
+        assert np.mean(sizes(np.tile(category[:, None], 400), error).size < 0.2) < missed
+
+
+def test_zeros_and_heavy_tails_are_not_taken_for_a_narrow_column():
+    """Their size is that of most entries that are not zero."""
+    rng = np.random.default_rng(3)
+    entries = rng.lognormal(size=(2000, 1)) * (rng.uniform(size=(2000, 1)) < 0.4)
+    found = sizes(np.tile(entries / 30, 100), error=0.1).size * 30
+    assert np.quantile(found, 0.05) > 0.4 and np.quantile(found, 0.95) < 3
 
 
 def test_waves_that_noise_hides_leave_the_coordinates_of_the_bounds(records):
-    """Rows that are uniform on their bounds are as long as rows in units that were found."""
+    """Rows that are uniform on their bounds are as long as rows in units that were found.
+
+    Coefficients may be twice as large as they would be there.
+    """
     model = rescaled(n_records=f32(np.inf))
     blind = opened(0, model.init(), records, 20.0 * N, model=model)
     np.testing.assert_allclose(blind["axes"], np.diag([3**0.5] * 3 + [1]), rtol=1e-6)
     assert not blind["bound"].any() and blind["response"] == np.inf
     own = np.asarray(blind["axes"]) @ np.asarray(model.init()["own"]) @ np.asarray(blind["axes"])
-    np.testing.assert_allclose(blind["own"], own, rtol=1e-6)
+    np.testing.assert_allclose(blind["own"], own / [[4], [4], [4], [1]], rtol=1e-6)
     assert opened(0, model.init(), records, 0.02 * N, model=model)["response"] < 1
 
 
@@ -216,7 +230,8 @@ def test_many_columns_share_the_variance_of_responses(whitened):
     if whitened:
         found = opened(1, found, records, model=model)
     bound = np.linalg.eigvalsh(np.asarray(found["bound"], float)) * float(found["response"]) ** 2
-    np.testing.assert_allclose(bound[1:], 2, rtol=0.1)
+    # Widths by waves are in doubt, and the columns may be narrower.
+    np.testing.assert_allclose(bound[1:], 2 if whitened else 1.8, rtol=0.1)
 
 
 def test_second_moments_that_noise_hides_are_not_used(records):

@@ -26,7 +26,10 @@ from skdpbayes import (
 from skdpbayes.calibration import simulate
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.records import Records
-from skdpbayes.solvers.na_dpvi import _estimated, _without_doubtful
+from skdpbayes.mechanism.spec import Mechanism
+from skdpbayes.models.linear import LinearRegression, normal_prior
+from skdpbayes.solvers.averages import Averages, over
+from skdpbayes.solvers.na_dpvi import NADPVI, _estimated, _without_doubtful
 from skdpbayes.solvers.released_curvature import Curvature
 
 N = 2000
@@ -239,6 +242,38 @@ def test_intervals_of_linear_regression_cover_the_truth(compiled_quickly):
     covered = np.array(covered)
     assert 0.84 < covered.mean() < 0.97
     assert covered[:, -1].mean() > 0.7  # the noise variance: 40 fits
+
+
+def test_a_variance_moves_by_a_factor_of_e_in_a_round():
+    """However far the score says that it is."""
+    normal = normal_prior(0.1, 1.0, 0.02)
+    model = LinearRegression(2, *map(np.float32, (0.1, 1.0, 0.02, 1.5)), normal)
+    solver, one = NADPVI(np.float32(1), np.float32(1), np.int32(6)), np.ones(1)
+    schedule = Mechanism(one[0], 0 * one, one, np.int32(9), one[0])
+    released = {
+        "curvature": jnp.asarray(1e4 * np.eye(3), jnp.float32).ravel(),
+        "variances": jnp.full(4, 1e4, jnp.float32),
+    }
+    with enable_x64(True):
+        score, curvature = solver.rounds(model, schedule)
+        state = solver.init(model, jax.random.key(0))
+        scales = dict.fromkeys(released, jnp.float32(1))
+        state = curvature.update(state, state.theta, jnp.int32(0), released, scales)
+        before = np.asarray(state.theta)
+        asked = score.point(state, jax.random.key(0))
+        far = {"score": jnp.asarray([-2e4, 3e3, 0], jnp.float32)}
+        found = score.update(state, asked, jnp.int32(1), far, {"score": jnp.float32(1)})
+        after = np.asarray(found.theta)
+    assert (before - after)[0] * 1.5 == pytest.approx(1, rel=1e-6) and abs(after[1]) > 0.02
+
+
+def test_scores_over_factors_have_their_noise_over_squares():
+    one = jnp.ones((3, 2))
+    blocks = Averages(2 * one, 6 * one, one, 0.5 * one, one[:, 0])
+    found = over(blocks, jnp.asarray([[0.5, 1.0]] * 3))
+    np.testing.assert_allclose(found.weight[0], [0.5, 2])
+    np.testing.assert_allclose(found.score[0], [12, 6])
+    np.testing.assert_allclose(found.noise[0], [2, 0.5])
 
 
 def near_the_prior(epsilon, fits):
