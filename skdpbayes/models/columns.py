@@ -111,12 +111,12 @@ def sizes_of_columns(value, total, noise) -> Sizes:
 def _bulk(told: _Told, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Posterior means of the centre and the logarithm of the width; standard deviation of it."""
     rough, rough_stds = _grid(value.shape[1], _NARROW)
-    best = jnp.argmax(told.log_posterior(value, rough, rough_stds, _ANY_LOG_WIDTH))
-    near, near_stds = _near(value, jnp.asarray(rough)[best])
+    rough_fit = told.log_posterior(value, rough, rough_stds, _ANY_LOG_WIDTH)
+    near, near_stds = _near(value, jnp.asarray(rough)[jnp.argmax(rough_fit)])
+    near_fit = told.log_posterior(value, near, near_stds, _ANY_LOG_WIDTH)
     centres, log_stds = jnp.concatenate([rough, near]), np.concatenate([rough_stds, near_stds])
     # Points are half a width apart: each stands for as much.
-    log_mass = told.log_posterior(value, centres, log_stds, _ANY_LOG_WIDTH) + log_stds
-    share = jax.nn.softmax(log_mass)
+    share = jax.nn.softmax(jnp.concatenate([rough_fit, near_fit]) + log_stds)
     centre, log_width = share @ centres, share @ log_stds
     return centre, log_width, jnp.sqrt(share @ (log_stds - log_width) ** 2)
 

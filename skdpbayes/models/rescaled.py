@@ -32,7 +32,7 @@ from skdpbayes.models.columns import sizes_of_columns, waves
 from skdpbayes.models.denoising import cautious_curvature, noise_edge
 from skdpbayes.models.linear import LinearRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
-from skdpbayes.models.whitened import moments_opening
+from skdpbayes.models.whitened import moments_opening, released_count
 from skdpbayes.posteriors.base import GaussianPosterior
 
 COLUMN_WAVES = 15  # they find columns as narrow as half their range over 12,000
@@ -211,7 +211,7 @@ class RescaledLinear:
             del key
             sums, scales = double(sums), double(scales)
             # Of a person with several rows waves are sums, and moments are means.
-            total = jnp.maximum(sums["count"][0], jnp.maximum(2 * scales["count"], 1))
+            total = released_count(sums, scales)
             n = jnp.minimum(total, jnp.asarray(self.n_records, jnp.float64))
             x, y = (sizes_of_columns(sums[k], total, scales[k]) for k in ("rows", "response"))
             centre = x.centre if self.intercept else 0 * x.centre

@@ -266,19 +266,22 @@ def _with_count(opening: Opening, known: Callable[[Record], jax.Array]) -> Openi
 
     def statistics(params: Params) -> Any:
         own = opening.statistics(params)
-        return lambda record: {
-            **own(record),
-            "count": known(record).astype(jnp.float32)[None],
-        }
+        return lambda record: {**own(record), "count": known(record).astype(jnp.float32)[None]}
 
     def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
-        noise = scales["count"].astype(jnp.float64)
-        total = jnp.maximum(sums["count"][0].astype(jnp.float64), jnp.maximum(2 * noise, 1))
-        count = single(dict(zip(_COUNT, (total, (noise / total) ** 2), strict=True)))
+        total = released_count(sums, scales)
+        variance = (scales["count"].astype(jnp.float64) / total) ** 2
+        count = single(dict(zip(_COUNT, (total, variance), strict=True)))
         return {**opening.update(params, sums, scales, key), **count}
 
     blocks = {name: one._replace(share=1 - _COUNT_SHARE) for name, one in opening.blocks.items()}
     return Opening(statistics, {**blocks, "count": Block(NORM, _COUNT_SHARE, "weight")}, update)
+
+
+def released_count(sums: Any, scales: Any) -> jax.Array:
+    """Number of records by the block ``"count"``; one below twice its noise counts as that."""
+    count, noise = sums["count"][0].astype(jnp.float64), scales["count"].astype(jnp.float64)
+    return jnp.maximum(count, jnp.maximum(2 * noise, 1))
 
 
 def moments_opening(

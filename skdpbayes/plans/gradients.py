@@ -312,11 +312,11 @@ def plan_rescaled(
     if n_steps < len(shares) + 2:
         raise _too_few(n_steps - len(shares), len(shares))
     marginal = marginal_shape(model)
-    own = replace(settings, n_steps=n_steps)
-    planned = plan_na_dpvi(own, marginal, bounds, n, shares)
     every = _RESOLVED_EVERY if n is not None else _UNKNOWN_EVERY
-    solver = replace(planned.solver, curvature_every=np.int32(every))
-    return planned._replace(solver=Opened(solver, np.int32(len(shares))))
+    defaults = replace(settings.defaults, curvature_every=every)
+    own = replace(settings, n_steps=n_steps, defaults=defaults)
+    planned = plan_na_dpvi(own, marginal, bounds, n, shares)
+    return planned._replace(solver=Opened(planned.solver, np.int32(len(shares))))
 
 
 def plan_sgld(

@@ -458,7 +458,8 @@ def _combined(model: Model, state: TraceState) -> Averages:
 
     Between its point and the present estimate a score may be far from linear: the square of what it
     should change by is added to its variance. Scores are nearly linear over a small part of the
-    unit, where coordinates have one: there less is added.
+    unit, where coordinates have one: there less is added. With a `working_point` the mean slope of
+    scores is known, and only the part `_BENT` of what it corrects is added.
     """
     blocks = state.blocks
     if isinstance(model, HasWorkingPoint):

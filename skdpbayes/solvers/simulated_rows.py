@@ -32,6 +32,7 @@ from skdpbayes.models.base import (
 from skdpbayes.models.denoising import mean_curvature_error, share_told
 from skdpbayes.models.normal_rows import Bends, Expected
 from skdpbayes.models.protocols import Number
+from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.solvers.averages import Averages, average, doubted
 from skdpbayes.solvers.normal_posterior import REACH, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
@@ -97,8 +98,8 @@ class Likeness(NamedTuple):
 
 def likeness_of(model: Model, known: Curvature) -> Likeness:
     """Comparison of the released curvature with the one foreseen, which `known` must have."""
-    basis = identified(model)
-    doubt = getattr(model, "count_variance", 0.0)
+    assert isinstance(model, InCoordinates)  # as `NormalRows.of` says
+    basis, doubt = identified(model), model.count_variance
     if basis is not None:
         return likeness(known, [basis.shape[1]], doubt)
     size = len(known.kept_matrix)
