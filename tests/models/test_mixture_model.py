@@ -229,6 +229,21 @@ def test_where_noise_is_all_there_is_the_start_is_kept(kind):
     assert np.isfinite(wild.mean).all() and (np.linalg.eigvalsh(wild.covariance) > 0).all()
 
 
+@pytest.mark.parametrize("kind", ["full", "tied"])
+def test_the_default_scatter_prior_is_that_of_components_however_far_apart(kind):
+    """By all rows it would be that of the distance between components, and widen them."""
+    m = model(kind, covariance_prior=None, frequencies=frequencies(D, K), freedom=f32(D))
+    own = np.tile(f32([[1.0, 0.3], [0.3, 0.5]]), (K, 1, 1))
+    for apart in (3, 300):
+        means = apart * f32([[-1, 0], [0, 1], [1, 0]])
+        p = params_of(m, means, own, 1000.0, errors=1e-6)
+        p = p._replace(spread=f32(np.cov(means.T)) + own[0])
+        np.testing.assert_allclose(m.marginal(p).scatter, D * own[0], rtol=2e-3)
+    # A start that is hardly known says less: under a small scatter its components could collapse.
+    unknown = p._replace(start=p.start._replace(errors=p.start.errors * 1e6))
+    np.testing.assert_allclose(m.marginal(unknown).scatter, np.e * D * own[0], rtol=2e-3)
+
+
 # The sketch
 
 

@@ -523,8 +523,12 @@ class GaussianMixture:
     def _prior_covariance(self, params):
         if self.covariance_prior is not None:
             return self.covariance_prior
-        size = self.freedom * self.n_components ** (-2 / self.n_features)
-        return params.spread * size
+        if self.frequencies is None:
+            return params.spread * self.freedom * self.n_components ** (-2 / self.n_features)
+        share = params.start.count / params.start.count.sum()
+        own = jnp.einsum("k,kij->ij", share, params.start.covariance)
+        # Under a scatter far below their own, components that noise hides would collapse.
+        return own * self.freedom * jnp.exp(jnp.sqrt(share @ params.start.errors[2]))
 
 
 def _columns(record):
