@@ -29,7 +29,8 @@ class Fair(NamedTuple):
     score: jax.Array  # (P,)
     weight: jax.Array  # of a score that is not clipped
     curvature: Contribution  # (P, P): expected slope of the score
-    variances: jax.Array  # of the score's entries, (P,)
+    covariance: Contribution  # (P, P): of the score's entries
+    variances: jax.Array  # its diagonal, (P,)
 
 
 def knows_responses(model: object) -> TypeGuard[HasResponse]:
@@ -101,5 +102,12 @@ def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Arr
     score = room * (jnp.minimum(weight, norm / length(own)) * own - mean)
     second = (others * (shares * kept)[:, None]).T @ others
     spread = (others * (shares * kept**2)[:, None]).T @ others - jnp.outer(mean, mean)
-    variances = jnp.maximum(room**2 * jnp.sum((spread @ slope) * slope, axis=0), 0)
-    return Fair(score @ slope, room * weight, information(room * second, slope), variances)
+    spread = room**2 * spread
+    variances = jnp.maximum(jnp.sum((spread @ slope) * slope, axis=0), 0)
+    return Fair(
+        score @ slope,
+        room * weight,
+        information(room * second, slope),
+        information(spread, slope),
+        variances,
+    )

@@ -42,6 +42,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import block_diag
 from jax.stages import Lowered
@@ -97,6 +98,7 @@ from skdpbayes.solvers.simulated_rows import (
 )
 
 _BLOCKS = 32  # of rounds, over which averages are kept
+_LATE = 24  # block from which on a run should have arrived: after 9 of 16 rounds
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 _DOUBTFUL_BELOW = 0.25  # of the median eigenvalue
 _BENT = 0.3  # of what a score differs from a straight line by, the part that is not known
@@ -161,7 +163,9 @@ class NADPVI:
             theta=theta,
             covariance=jnp.linalg.inv(prior_matrix(model)),
             blocks=Averages(nothing, nothing, nothing, nothing, nothing[:, 0]),
-            known=Curvature.none(theta.size, foreseen=self.simulated is not None),
+            known=Curvature.none(
+                theta.size, foreseen=self.simulated is not None, scores=knows_responses(model)
+            ),
             curvature=jnp.zeros((theta.size, theta.size)),
         )
         return _informed(model, state, self.clipping_norm)
@@ -277,6 +281,7 @@ class NADPVI:
                 clip=row_norm,
                 norm=curvature_norm,
                 update=learn_curvature,
+                correlated=knows_responses(model),
             ),
         )
 
@@ -351,9 +356,18 @@ class NADPVI:
             return jax.device_get(_compiled(self, model, state))
 
     def diagnostics(self, model: Model, state: TraceState, posterior: Any) -> dict[str, Any]:
-        """Mean weight of the records."""
+        """Mean weight of the records, and how far late scores are from the estimate.
+
+        Where rows are simulated, scores are released elsewhere on purpose.
+        """
         del model, posterior
-        return {"mean_weight": float(sampling_weight(jax.device_get(state.known)))}
+        state = jax.device_get(state)
+        found = {"mean_weight": float(sampling_weight(state.known))}
+        late = state.blocks.point[_LATE:][state.blocks.weight[_LATE:, 0] > 0]
+        if self.simulated is None and len(late):
+            step = (state.theta - late.mean(axis=0)) / np.sqrt(np.diag(state.covariance))
+            found["last_step"] = float(np.sqrt(np.mean(step**2)))
+        return found
 
 
 _compiled = jax.jit(NADPVI.found, compiler_options=LITTLE_EFFORT)
@@ -419,7 +433,7 @@ def _trust(
     An outlier lies beyond three standard deviations of its squared Mahalanobis distance: either the
     earlier scores had too much weight, or the new one has.
     """
-    if not isinstance(model, HasWorkingPoint):
+    if not (isinstance(model, HasWorkingPoint) or knows_responses(model)):
         return jnp.ones(())
     h, size, seen = _asked(model, state), len(score), _combined(model, state)
     missed = score - seen.score - h @ (seen.point - state.theta)

@@ -47,6 +47,13 @@ class Foreseen(NamedTuple):
     whole: jax.Array  # the matrix, were nothing clipped
 
 
+class Scores(NamedTuple):
+    """Released covariance of the summed scores."""
+
+    covariance: jax.Array  # (P, P)
+    variance: jax.Array  # noise variance of one of its off-diagonal entries
+
+
 class Curvature(NamedTuple):
     """Average of the released curvatures, and of what is released beside them.
 
@@ -61,9 +68,10 @@ class Curvature(NamedTuple):
     norms: jax.Array  # sums of the norms, whole and as they are kept
     n: jax.Array  # number of releases
     foreseen: Foreseen | None = None
+    scores: Scores | None = None  # where it is released
 
     @classmethod
-    def none(cls, p: int, *, foreseen: bool = False) -> Curvature:
+    def none(cls, p: int, *, foreseen: bool = False, scores: bool = False) -> Curvature:
         """Before the first release."""
         zero, zeros = jnp.zeros((), jnp.float32), jnp.zeros((p, p), jnp.float32)
         return cls(
@@ -75,6 +83,7 @@ class Curvature(NamedTuple):
             norms=jnp.zeros(2, jnp.float32),
             n=jnp.zeros((), jnp.int32),
             foreseen=single(Foreseen(zeros, jnp.zeros(1 + p), zeros)) if foreseen else None,
+            scores=Scores(zeros, zero) if scores else None,
         )
 
     @property
@@ -108,7 +117,13 @@ class Curvature(NamedTuple):
         def noise(old: jax.Array, value: jax.Array) -> jax.Array:
             return (1 - new) ** 2 * old + new**2 * value
 
-        norms, kept = self.norms, self.kept
+        norms, kept, scores = self.norms, self.kept, self.scores
+        if scores is not None:
+            covariance = estimate["scores"].reshape(matrix.shape)
+            scores = Scores(
+                average(scores.covariance, (covariance + covariance.T) / 2),
+                noise(scores.variance, scales["scores"] ** 2 / 2),
+            )
         if "whole" in estimate:
             norms = average(norms, jnp.stack([estimate["whole"], estimate["kept"]]))
             # Shrunk towards 1 by its noise; rows that are alike keep the least.
@@ -124,6 +139,7 @@ class Curvature(NamedTuple):
             norms=norms,
             n=n,
             foreseen=jax.tree.map(average, self.foreseen, foreseen),
+            scores=scores,
         )
 
     def mean_weight(self, *, towards: float, errors: float, least: float) -> jax.Array:
@@ -151,7 +167,7 @@ def sampling_covariance(known: Curvature, h: jax.Array, model: Model | None = No
     It is ``sum_i w_i^2 I_i`` where the curvature is ``sum_i w_i I_i``, and that of the clipped
     scores where responses are known (`Fair`). Long rows have small weights and tell little of the
     intercept, say: the ratio of both is larger there than on average. It is known from the
-    diagonals; correlations are those of the curvature.
+    diagonals; correlations are those of the curvature, unless they are released too (`Scores`).
     """
     mean = sampling_weight(known).astype(h.dtype)
     curvature = jnp.diag(known.matrix).astype(h.dtype).clip(0)
@@ -161,6 +177,8 @@ def sampling_covariance(known: Curvature, h: jax.Array, model: Model | None = No
     ratio = mean + gain * (known.variances[1:].astype(h.dtype) - mean * curvature)
     ratio = jnp.clip(ratio, _LEAST_WEIGHT, 1)
     covariance = jnp.sqrt(ratio)[:, None] * h * jnp.sqrt(ratio)
+    if known.scores is not None:
+        return _with_correlations(covariance, h, known, mean)
     if model is None or identified(model) is None:
         return covariance
     size = len(h)
@@ -168,23 +186,52 @@ def sampling_covariance(known: Curvature, h: jax.Array, model: Model | None = No
     return identified_part(model, covariance) + _FLAT * jnp.trace(covariance) / size * flat
 
 
-def curvature_query(model: Model, params: Params, clip: jax.Array, several_rows: bool) -> Query:
-    """Weighted curvature of one record, and the variances of its score.
+def _with_correlations(
+    covariance: jax.Array, h: jax.Array, known: Curvature, mean: jax.Array
+) -> jax.Array:
+    """Sampling covariance, nearer to the released one as far as that is no noise.
+
+    Along the principal axes of the curvature, and over it: no ratio is larger than one.
+    """
+    assert known.scores is not None
+    values, vectors = jnp.linalg.eigh(h)
+    root = jnp.sqrt(values.clip(_FLAT * values[-1]))
+    released = known.scores.covariance.astype(h.dtype)
+
+    def ratio(matrix: jax.Array) -> jax.Array:
+        return (vectors.T @ matrix @ vectors) / root[:, None] / root
+
+    noise = known.scores.variance + mean**2 * known.variance
+    noise = noise.astype(h.dtype) * (1 + jnp.eye(len(h))) / (root[:, None] * root) ** 2
+    varied = (_VARIED * mean) ** 2
+    own = ratio(covariance)
+    own = own + varied / (varied + noise) * (ratio(released) - own)
+    shares, axes = jnp.linalg.eigh(own)
+    half = vectors @ (root[:, None] * axes)
+    return (half * shares.clip(_LEAST_WEIGHT, 1)) @ half.T
+
+
+def curvature_query(
+    model: Model, params: Params, clip: jax.Array, several_rows: bool, correlated: bool = False
+) -> Query:
+    """Weighted curvature of one record, and the variances of its score, or their covariance too.
 
     The weight is that of the record's score at norm `clip`. The curvature of a person is shortened
     if it is too long; the norms as they are, and as they are then, tell by how much.
     """
 
     def one(record: Record) -> Mapping[str, Contribution]:
+        beside: Mapping[str, Contribution] = {}
         if knows_responses(model):
             fair = fair_score(model, params, record, clip)
             weighted, variances = fair.curvature, fair.variances
+            beside = {"scores": fair.covariance} if correlated else {}
         else:
             own = like_vector(params, record)
             weight = unbiased_weight(model, own, record, clip)
             weighted = scaled(curvature(model, own, record), weight)
             variances = weight * _diagonal(weighted)
-        sums = {"curvature": weighted, "variances": with_sum(variances) / _ROOT_2}
+        sums = {"curvature": weighted, "variances": with_sum(variances) / _ROOT_2, **beside}
         if not several_rows:
             return sums
         norm = contribution_norm(weighted)
@@ -205,10 +252,14 @@ def _diagonal(curvature: Contribution) -> jax.Array:
     return jnp.diag(curvature)
 
 
-def curvature_blocks(norm: Number, clip: Number, several_rows: bool) -> Mapping[str, Block]:
+def curvature_blocks(
+    norm: Number, clip: Number, several_rows: bool, correlated: bool = False
+) -> Mapping[str, Block]:
     """Blocks of `curvature_query`, with curvatures of norm `norm` and scores of norm `clip`."""
     # Of scores no longer than the clipping norm the variances have a sum of its square at most.
     beside = {"variances": Block(jnp.minimum(norm, clip**2), SIDE_SHARE)}
+    if correlated:
+        beside["scores"] = beside["variances"]
     if several_rows:
         beside["whole"] = Block(norm, SIDE_SHARE)
         beside["kept"] = Block(norm, SIDE_SHARE, "weight")
@@ -225,6 +276,7 @@ def curvature_round(
     clip: Callable[[State], jax.Array],
     norm: Callable[[State], Number],
     update: Callable[[State, Point, jax.Array, Sums, Scales], State],
+    correlated: bool = False,
 ) -> Round[State]:
     """Round that releases the curvature.
 
@@ -238,6 +290,9 @@ def curvature_round(
         Parameters of the model at a point.
     clip, norm : callable
         Clipping norms of the score and of the curvature of a row, given the state.
+    correlated : bool
+        Whether the covariance of the summed scores is released beside it, where responses are
+        known.
     """
     several_rows, size = mechanism.several_rows, flat_start(model)[0].size
 
@@ -247,7 +302,7 @@ def curvature_round(
 
     return Round(
         point,
-        lambda state, at: curvature_query(model, params(at), clip(state), several_rows),
-        lambda state: curvature_blocks(norm(state), clip(state), several_rows),
+        lambda state, at: curvature_query(model, params(at), clip(state), several_rows, correlated),
+        lambda state: curvature_blocks(norm(state), clip(state), several_rows, correlated),
         learn,
     )

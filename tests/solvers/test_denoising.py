@@ -15,6 +15,7 @@ from skdpbayes.privacy.accounting import GaussianSteps
 from skdpbayes.solvers.released_curvature import (
     Curvature,
     curvature_blocks,
+    Scores,
     curvature_query,
     sampling_covariance,
 )
@@ -200,6 +201,40 @@ def test_the_sampling_covariance_knows_that_long_rows_say_little_of_the_intercep
     np.testing.assert_allclose(found, exact, rtol=0, atol=0.02 * exact.max())
     # Noise hides all of it: then there is one weight.
     np.testing.assert_allclose(hidden / np.asarray(matrix), 0.3, rtol=0.05)
+
+
+def test_correlations_of_scores_are_taken_from_the_release_as_far_as_noise_allows():
+    """Where weights follow the covariates they are not those of the curvature."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=(20_000, 3)), np.ones(20_000)])
+    rate = np.exp(X @ [1.5, -1.5, 0.3, 0.0])  # of counts
+    w = np.minimum(1, 1 / np.sqrt(rate * np.sum(X**2, axis=1)))
+    h, exact = (X.T * rate * w) @ X, (X.T * rate * w**2) @ X
+    assert np.linalg.eigvalsh(np.linalg.solve(h, exact)).max() < 1
+
+    def std(variance, released=True):
+        scores = Scores(jnp.asarray(exact), jnp.float64(variance)) if released else None
+        known = Curvature.none(4)._replace(
+            kept_matrix=jnp.asarray(h),
+            variances=jnp.asarray([np.trace(exact), *np.diag(exact)]),
+            scores=scores,
+        )
+        spread = np.asarray(sampling_covariance(known, jnp.asarray(h)))
+        assert np.linalg.eigvalsh(spread).min() > 0
+        return np.sqrt(np.diag(np.linalg.inv(h) @ spread @ np.linalg.inv(h)))
+
+    truth = np.sqrt(np.diag(np.linalg.inv(h) @ exact @ np.linalg.inv(h)))
+    np.testing.assert_allclose(std(0.0), truth, rtol=1e-3)
+    without = std(0.0, released=False)
+    assert without[3] < 0.8 * truth[3]  # the intercept's interval would be too narrow
+    np.testing.assert_allclose(std(1e12), without, rtol=1e-3)
+    noisy = Curvature.none(4, scores=True)
+    estimate = {"curvature": jnp.asarray(h), "variances": jnp.zeros(5), "scores": jnp.asarray(exact)}
+    scales = {"curvature": 1.0, "variances": 1.0, "scores": 3.0}
+    of_rows = MechanismSpec((GaussianSteps(1.0, 1.0, 1),)).traced()
+    once = noisy.after(estimate, scales, of_rows).scores
+    np.testing.assert_allclose(once.covariance, exact, rtol=1e-6)
+    assert once.variance == 3.0**2 / 2
 
 
 @pytest.mark.parametrize(("copies", "kept"), [(5, 5**-0.5), (1, 1.0)])
