@@ -95,8 +95,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     covariance_prior : float or array-like of shape (n_features, n_features), default=None
         Scatter matrix of the inverse Wishart prior; unlike in scikit-learn a matrix for every
         covariance type. A number stands for a multiple of the identity. None:
-        `degrees_of_freedom_prior` times the released covariance of all rows, over
-        ``n_components ** (2 / n_features)``.
+        `degrees_of_freedom_prior` times the mean covariance of the components at the released
+        start, or more where noise hides it; with `means_init` and with one component, times the
+        released covariance of all rows over ``n_components ** (2 / n_features)``.
     degrees_of_freedom_prior : float, default=None
         Degrees of freedom of the inverse Wishart prior. None: the number of features.
     reg_covar : float, default=1e-6
@@ -160,7 +161,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Estimated number of rows, and diagnostics of the solver: for "vips" the standard deviation
-        of the noise in the sums, for "sgld" R-hat and effective sample sizes.
+        of the noise in the sums, for "sgld" R-hat and effective sample sizes. "na-dpvi": the
+        ``"mean_weight"`` of a row, and the ``"last_step"`` from the late rounds to the estimate, in
+        posterior standard deviations; `fit` warns above 1.5.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 

@@ -26,8 +26,9 @@ Where we differ: the paper runs NUTS over the stored trace for t*, a diagonal H 
 * A release's weight in the averages follows from its variance: the privacy noise, of known
   variance; subsampling; and the non-linearity of the scores. Scores released far from the present
   estimate lose weight again (`_combined`), for which averages are kept by blocks of rounds. Where
-  the model has a `working_point` scores are linear in expectation: there an outlying release loses
-  weight, and the earlier ones with it (`_trust`).
+  the model has a `working_point` scores are linear in expectation; where it knows its responses,
+  nearly all scores are clipped far from the optimum, and hardly change on the way. There an
+  outlying release loses weight, and the earlier ones with it (`_trust`).
 
 H enters by denoised estimates of its spectrum: during the run an upper one, which keeps steps short
 (`cautious_curvature`), and at the end the best one (`estimated_curvature`). Derivations and
@@ -98,7 +99,7 @@ from skdpbayes.solvers.simulated_rows import (
 )
 
 _BLOCKS = 32  # of rounds, over which averages are kept
-_LATE = 24  # block from which on a run should have arrived: after 9 of 16 rounds
+_LATE = 28  # block from which on a run should have arrived: after 77% of the rounds
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 _DOUBTFUL_BELOW = 0.25  # of the median eigenvalue
 _BENT = 0.3  # of what a score differs from a straight line by, the part that is not known
@@ -427,20 +428,26 @@ def _with_start(
 
 def _trust(
     model: Model, state: TraceState, score: jax.Array, noise: jax.Array, unclear: jax.Array
-) -> jax.Array:
-    """Factor of the weights of earlier scores and of the new one: 1, or less for an outlier.
+) -> tuple[jax.Array, jax.Array]:
+    """Factors of the weights of earlier scores, and of the new one: 1, or less for an outlier.
 
     An outlier lies beyond three standard deviations of its squared Mahalanobis distance: either the
-    earlier scores had too much weight, or the new one has.
+    earlier scores had too much weight, or the new one has. Where responses are known only the
+    former is possible: far from the optimum scores are not linear.
     """
-    if not (isinstance(model, HasWorkingPoint) or knows_responses(model)):
-        return jnp.ones(())
+    known, one = knows_responses(model), jnp.ones(())
+    doubts = known or isinstance(model, HasWorkingPoint)
+    if not doubts:
+        return one, one
     h, size, seen = _asked(model, state), len(score), _combined(model, state)
     missed = score - seen.score - h @ (seen.point - state.theta)
+    own = average(state.blocks).noise if known else seen.noise
     # Errors of h contribute as far as the optimum is unknown.
-    spread = noise + seen.noise + state.known.variance * jnp.trace(state.covariance)
+    spread = noise + own + state.known.variance * jnp.trace(state.covariance)
     surprise = missed @ jnp.linalg.solve(jnp.diag(spread) + unclear, missed) / size
-    return jnp.where(seen.weight[0] > 0, jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise), 1)
+    expected = 1 + 3 * (2 / size) ** 0.5
+    keep = jnp.where(seen.weight[0] > 0, jnp.minimum(1, expected / surprise), 1)
+    return keep, one if known else keep
 
 
 def _averaged(
@@ -451,14 +458,15 @@ def _averaged(
     point: jax.Array,
     noise: jax.Array,
     unclear: jax.Array,
-    keep: jax.Array,
+    keep: tuple[jax.Array, jax.Array],
     subsampled: jax.Array,
 ) -> TraceState:
     """State with one more score in the averages of block `at`."""
-    noise = noise / keep
+    earlier, new = keep
+    noise = noise / new
     # Coordinates related by the curvature must have one weight: they share the mean of `unclear`.
     weight = 1 / (noise + _shared(model, jnp.diag(unclear)))
-    blocks = state.blocks._replace(weight=keep * state.blocks.weight)
+    blocks = state.blocks._replace(weight=earlier * state.blocks.weight)
     one = Averages(weight, score, point, noise, subsampled)
     own = jax.tree.map(lambda x: x[at], blocks)
     both = jax.tree.map(lambda x, y: jnp.stack([x, y]), own, one)

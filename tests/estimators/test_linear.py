@@ -10,7 +10,7 @@ import pytest
 from cases import solvers_of
 from scipy import special, stats
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from whitebox import recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
@@ -155,7 +155,12 @@ def test_the_noise_is_found_where_coefficients_explain_nearly_all():
         model = DPBayesianLinearRegression(0.4, bounds=((-2, 2), (-15, 15)), random_state=seed)
         log_noise = np.log(model.fit(X, y).posterior_samples_["noise_std"])
         missed.append((log_noise.mean() - np.log(0.02)) / log_noise.std())
+        assert model.diagnostics_["last_step"] < 1.5  # it has arrived
     assert abs(np.mean(missed)) < 0.8 and np.max(np.abs(missed)) < 4
+    # Ten rounds are too few: the noise is 25 standard deviations off. That is told.
+    with pytest.warns(ConvergenceWarning, match=r"not arrived: its last step is \d+\.\d posterior"):
+        model.set_params(n_steps=10).fit(X, y)
+    assert model.diagnostics_["last_step"] > 2
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from cases import mapped
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 

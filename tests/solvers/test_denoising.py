@@ -14,8 +14,8 @@ from skdpbayes.models import denoising
 from skdpbayes.privacy.accounting import GaussianSteps
 from skdpbayes.solvers.released_curvature import (
     Curvature,
-    curvature_blocks,
     Scores,
+    curvature_blocks,
     curvature_query,
     sampling_covariance,
 )
@@ -229,7 +229,11 @@ def test_correlations_of_scores_are_taken_from_the_release_as_far_as_noise_allow
     assert without[3] < 0.8 * truth[3]  # the intercept's interval would be too narrow
     np.testing.assert_allclose(std(1e12), without, rtol=1e-3)
     noisy = Curvature.none(4, scores=True)
-    estimate = {"curvature": jnp.asarray(h), "variances": jnp.zeros(5), "scores": jnp.asarray(exact)}
+    estimate = {
+        "curvature": jnp.asarray(h),
+        "variances": jnp.zeros(5),
+        "scores": jnp.asarray(exact),
+    }
     scales = {"curvature": 1.0, "variances": 1.0, "scores": 3.0}
     of_rows = MechanismSpec((GaussianSteps(1.0, 1.0, 1),)).traced()
     once = noisy.after(estimate, scales, of_rows).scores
