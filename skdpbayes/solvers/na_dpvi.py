@@ -364,9 +364,10 @@ class NADPVI:
         del model, posterior
         state = jax.device_get(state)
         found = {"mean_weight": float(sampling_weight(state.known))}
-        late = state.blocks.point[_LATE:][state.blocks.weight[_LATE:, 0] > 0]
-        if self.simulated is None and len(late):
-            step = (state.theta - late.mean(axis=0)) / np.sqrt(np.diag(state.covariance))
+        weight = np.mean(state.blocks.weight[_LATE:], axis=1)
+        if self.simulated is None and weight.any():
+            late = weight @ state.blocks.point[_LATE:] / weight.sum()
+            step = (state.theta - late) / np.sqrt(np.diag(state.covariance))
             found["last_step"] = float(np.sqrt(np.mean(step**2)))
         return found
 

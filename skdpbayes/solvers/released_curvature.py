@@ -47,10 +47,10 @@ class Foreseen(NamedTuple):
     whole: jax.Array  # the matrix, were nothing clipped
 
 
-class Scores(NamedTuple):
+class ScoreCovariance(NamedTuple):
     """Released covariance of the summed scores."""
 
-    covariance: jax.Array  # (P, P)
+    matrix: jax.Array  # (P, P)
     variance: jax.Array  # noise variance of one of its off-diagonal entries
 
 
@@ -68,7 +68,7 @@ class Curvature(NamedTuple):
     norms: jax.Array  # sums of the norms, whole and as they are kept
     n: jax.Array  # number of releases
     foreseen: Foreseen | None = None
-    scores: Scores | None = None  # where it is released
+    scores: ScoreCovariance | None = None  # where it is released
 
     @classmethod
     def none(cls, p: int, *, foreseen: bool = False, scores: bool = False) -> Curvature:
@@ -83,7 +83,7 @@ class Curvature(NamedTuple):
             norms=jnp.zeros(2, jnp.float32),
             n=jnp.zeros((), jnp.int32),
             foreseen=single(Foreseen(zeros, jnp.zeros(1 + p), zeros)) if foreseen else None,
-            scores=Scores(zeros, zero) if scores else None,
+            scores=ScoreCovariance(zeros, zero) if scores else None,
         )
 
     @property
@@ -120,8 +120,8 @@ class Curvature(NamedTuple):
         norms, kept, scores = self.norms, self.kept, self.scores
         if scores is not None:
             covariance = estimate["scores"].reshape(matrix.shape)
-            scores = Scores(
-                average(scores.covariance, (covariance + covariance.T) / 2),
+            scores = ScoreCovariance(
+                average(scores.matrix, (covariance + covariance.T) / 2),
                 noise(scores.variance, scales["scores"] ** 2 / 2),
             )
         if "whole" in estimate:
@@ -167,7 +167,7 @@ def sampling_covariance(known: Curvature, h: jax.Array, model: Model | None = No
     It is ``sum_i w_i^2 I_i`` where the curvature is ``sum_i w_i I_i``, and that of the clipped
     scores where responses are known (`Fair`). Long rows have small weights and tell little of the
     intercept, say: the ratio of both is larger there than on average. It is known from the
-    diagonals; correlations are those of the curvature, unless they are released too (`Scores`).
+    diagonals; correlations are those of the curvature, unless they are released too.
     """
     mean = sampling_weight(known).astype(h.dtype)
     curvature = jnp.diag(known.matrix).astype(h.dtype).clip(0)
@@ -191,19 +191,20 @@ def _with_correlations(
 ) -> jax.Array:
     """Sampling covariance, nearer to the released one as far as that is no noise.
 
-    Along the principal axes of the curvature, and over it: no ratio is larger than one.
+    Along the principal axes of the curvature, and over it: no ratio is larger than one. Of many
+    parameters less is taken, since the largest eigenvalues of what noise is left grow with them.
     """
     assert known.scores is not None
     values, vectors = jnp.linalg.eigh(h)
     root = jnp.sqrt(values.clip(_FLAT * values[-1]))
-    released = known.scores.covariance.astype(h.dtype)
+    released = known.scores.matrix.astype(h.dtype)
 
     def ratio(matrix: jax.Array) -> jax.Array:
         return (vectors.T @ matrix @ vectors) / root[:, None] / root
 
     noise = known.scores.variance + mean**2 * known.variance
     noise = noise.astype(h.dtype) * (1 + jnp.eye(len(h))) / (root[:, None] * root) ** 2
-    varied = (_VARIED * mean) ** 2
+    varied = (_VARIED * mean) ** 2 / len(h)
     own = ratio(covariance)
     own = own + varied / (varied + noise) * (ratio(released) - own)
     shares, axes = jnp.linalg.eigh(own)
@@ -256,7 +257,8 @@ def curvature_blocks(
     norm: Number, clip: Number, several_rows: bool, correlated: bool = False
 ) -> Mapping[str, Block]:
     """Blocks of `curvature_query`, with curvatures of norm `norm` and scores of norm `clip`."""
-    # Of scores no longer than the clipping norm the variances have a sum of its square at most.
+    # Of scores no longer than the clipping norm the variances have a sum of its square at most, and
+    # no covariance has a larger norm than that sum.
     beside = {"variances": Block(jnp.minimum(norm, clip**2), SIDE_SHARE)}
     if correlated:
         beside["scores"] = beside["variances"]

@@ -14,7 +14,7 @@ from skdpbayes.models import denoising
 from skdpbayes.privacy.accounting import GaussianSteps
 from skdpbayes.solvers.released_curvature import (
     Curvature,
-    Scores,
+    ScoreCovariance,
     curvature_blocks,
     curvature_query,
     sampling_covariance,
@@ -213,7 +213,7 @@ def test_correlations_of_scores_are_taken_from_the_release_as_far_as_noise_allow
     assert np.linalg.eigvalsh(np.linalg.solve(h, exact)).max() < 1
 
     def std(variance, released=True):
-        scores = Scores(jnp.asarray(exact), jnp.float64(variance)) if released else None
+        scores = ScoreCovariance(jnp.asarray(exact), jnp.float64(variance)) if released else None
         known = Curvature.none(4)._replace(
             kept_matrix=jnp.asarray(h),
             variances=jnp.asarray([np.trace(exact), *np.diag(exact)]),
@@ -237,7 +237,7 @@ def test_correlations_of_scores_are_taken_from_the_release_as_far_as_noise_allow
     scales = {"curvature": 1.0, "variances": 1.0, "scores": 3.0}
     of_rows = MechanismSpec((GaussianSteps(1.0, 1.0, 1),)).traced()
     once = noisy.after(estimate, scales, of_rows).scores
-    np.testing.assert_allclose(once.covariance, exact, rtol=1e-6)
+    np.testing.assert_allclose(once.matrix, exact, rtol=1e-6)
     assert once.variance == 3.0**2 / 2
 
 

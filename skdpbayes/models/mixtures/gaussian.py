@@ -94,8 +94,7 @@ class GaussianMixture:
     mean_prior : array of shape (d,) or None
         None: the released mean of all records.
     covariance_prior : array of shape (d, d) or None
-        Scatter of the prior. None: `freedom` times the released covariance of all records, over
-        ``K^(2/d)``.
+        Scatter of the prior. None: see `_prior_covariance`.
     ridge : float or array of shape (d,)
         Added to variances.
     radius : float
@@ -405,8 +404,8 @@ class GaussianMixture:
         """Variational posterior given noisy sums about the components of `params`.
 
         Count, mean and covariance are averages of the sums' values and the start, weighted by their
-        precisions. Without noise the start has no weight, and this is the M-step of variational
-        Bayes.
+        precisions. Without noise the start has no weight but in the default prior, and this is the
+        M-step of variational Bayes.
         """
         params, sums, scales = double((params, sums, scales))
         k, d, eye = self.n_components, self.n_features, jnp.eye(self.n_features)
@@ -521,6 +520,10 @@ class GaussianMixture:
         return params.centre if self.mean_prior is None else self.mean_prior
 
     def _prior_covariance(self, params):
+        """Scatter of the prior: by default `freedom` components of the usual size at the start.
+
+        A start that was given has no sizes: there K components fill the whole.
+        """
         if self.covariance_prior is not None:
             return self.covariance_prior
         if self.frequencies is None:
