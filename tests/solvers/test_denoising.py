@@ -18,6 +18,7 @@ from skdpbayes.solvers.released_curvature import (
     curvature_blocks,
     curvature_query,
     sampling_covariance,
+    sampling_weight,
 )
 
 
@@ -239,6 +240,34 @@ def test_correlations_of_scores_are_taken_from_the_release_as_far_as_noise_allow
     once = noisy.after(estimate, scales, of_rows).scores
     np.testing.assert_allclose(once.matrix, exact, rtol=1e-6)
     assert once.variance == 3.0**2 / 2
+
+
+def test_released_correlations_count_by_their_noise_and_stay_below_the_curvature():
+    h = np.diag([4.0, 1.0])
+    known = Curvature.none(2)._replace(
+        kept_matrix=jnp.asarray(h),
+        kept_variance=jnp.float64(0.02),
+        variances=jnp.asarray([2.4, 2.0, 0.4]),
+    )
+
+    def found(matrix, variance=0.0):
+        own = ScoreCovariance(jnp.asarray(matrix), jnp.float64(variance))
+        return np.asarray(sampling_covariance(known._replace(scores=own), jnp.asarray(h)))
+
+    mean, old = (
+        float(sampling_weight(known)),
+        np.asarray(sampling_covariance(known, jnp.asarray(h))),
+    )
+    released = old + 0.1 * np.array([[1.0, 2.0], [2.0, 3.0]])
+    noise = (0.03 + mean**2 * 0.02) * np.array([[2 / 16, 1 / 4], [1 / 4, 2 / 1]])
+    gain = 1 / (1 + noise / (mean**2 / 16 / 2))
+    np.testing.assert_allclose(found(released, 0.03), old + gain * (released - old), rtol=1e-5)
+    for matrix, ratio in ((9 * h, 1), (-9 * h, 0.02)):
+        np.testing.assert_allclose(found(matrix), ratio * h, rtol=1e-5, atol=1e-9)
+    blocks = curvature_blocks(5.0, 0.7, True, True)
+    assert blocks["scores"] == blocks["variances"]  # whose sum bounds the norm of the covariance
+    np.testing.assert_allclose(blocks["scores"].clipping_norm, 0.49)
+    assert sum(own.share for own in blocks.values()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("copies", "kept"), [(5, 5**-0.5), (1, 1.0)])

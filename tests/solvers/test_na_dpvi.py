@@ -29,7 +29,7 @@ from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.linear import LinearRegression, normal_prior
 from skdpbayes.solvers.averages import Averages, over
-from skdpbayes.solvers.na_dpvi import NADPVI, _estimated, _without_doubtful
+from skdpbayes.solvers.na_dpvi import NADPVI, _estimated, _trust, _without_doubtful
 from skdpbayes.solvers.released_curvature import Curvature
 
 N = 2000
@@ -143,6 +143,23 @@ def line(x, y=None):
     w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
     with numpyro.plate("data", len(x)):
         numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def test_a_score_that_earlier_ones_do_not_foresee_takes_their_weight():
+    """Far from the optimum, scores that nearly all are clipped hardly change on the way."""
+    planned = DPNumPyroModel(line, solver="na-dpvi").plan(N, 3)
+    model, solver = planned.model.model, planned.solver.solver
+    with enable_x64(True):
+        state = solver.init(model, None)._replace(curvature=4000 * jnp.eye(3))
+        blocks, nothing = state.blocks, jnp.zeros((3, 3))
+        blocks = blocks._replace(
+            weight=blocks.weight.at[5].set(0.01), noise=blocks.noise.at[5].set(100.0)
+        )
+        state, noise = state._replace(blocks=blocks), jnp.full(3, 100.0)
+        for size, kept in ((20.0, 1.0), (1000.0, (1 + 6**0.5) / (1e6 / 200))):
+            earlier, new = _trust(model, state, jnp.full(3, size), noise, nothing)
+            assert new == 1
+            np.testing.assert_allclose(earlier, kept, rtol=1e-3)
 
 
 def test_of_models_whose_coordinates_may_differ_alone():
