@@ -61,7 +61,9 @@ def simulator_of(planned, draw):
 
     `draw` makes the coefficient, its place among the parameters, and records, from a key.
     """
-    model, solver, spec = planned.model, planned.solver, planned.spec
+    # The rounds alone, in the coordinates of the columns as they are.
+    model, solver = planned.model.model, dataclasses.replace(planned.solver.solver, simulated=None)
+    spec = dataclasses.replace(planned.spec, steps=planned.spec.steps[planned.solver.n_openings :])
 
     def simulator(key):
         of_data, of_fit, of_draws = jax.random.split(key, 3)
@@ -81,7 +83,7 @@ def simulator_of(planned, draw):
 def one_slope():
     estimator = DPBayesianLinearRegression(
         0.1,
-        adjacency="add_remove",  # without a number of rows columns are taken as they are
+        adjacency="add_remove",
         sampling_rate=1.0,
         fit_intercept=False,
         prior_shape=20.0,
