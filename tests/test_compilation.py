@@ -82,7 +82,8 @@ def test_programs_are_compiled_once_and_ahead(name, compilations, compiled_in_a_
         table[:, -1] = np.arange(len(table)) % 3
     elif name == "mixture":
         model = DPGaussianMixture(n_components=2, solver="na-dpvi", bounds=(-4, 4), random_state=0)
-        table, rows, kinds = table[:, :2], (), 4  # a sketch and the choice of a start
+        # Columns, moments, a sketch, the choice of a start, and scores.
+        table, rows, kinds = table[:, :2], (), 5
     model.fit(table, *rows)
     wanted = {"jit(_release)": kinds, "jit(_learned)": kinds, "jit(found)": 1}
     names = [name for name, _ in compilations]
