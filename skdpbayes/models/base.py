@@ -109,6 +109,12 @@ class Opening(NamedTuple):
     update: Callable[[Any, Mapping[str, Any], Mapping[str, jax.Array], jax.Array], Any]
 
 
+def released_count(sums: Mapping[str, Any], scales: Mapping[str, jax.Array]) -> jax.Array:
+    """Number of records by the block ``"count"``; one below twice its noise counts as that."""
+    count, noise = double((sums["count"][0], scales["count"]))
+    return jnp.maximum(count, jnp.maximum(2 * noise, 1))
+
+
 @runtime_checkable
 class StatisticsModel(Protocol):
     """Conjugate-exponential model with local latent variables, fitted by variational Bayes.

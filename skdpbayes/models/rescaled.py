@@ -27,12 +27,12 @@ import numpy as np
 from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.base import NORM, Opening, double, released_count, single
 from skdpbayes.models.columns import sizes_of_columns, waves
 from skdpbayes.models.denoising import cautious_curvature, noise_edge
 from skdpbayes.models.linear import LinearRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
-from skdpbayes.models.whitened import moments_opening, released_count
+from skdpbayes.models.whitened import moments_opening
 from skdpbayes.posteriors.base import GaussianPosterior
 
 COLUMN_WAVES = 15  # they find columns as narrow as half their range over 12,000

@@ -21,7 +21,7 @@ from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.base import NORM, Opening, double, released_count, single
 from skdpbayes.models.denoising import cautious_curvature, mean_curvature_error, share_told
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
@@ -264,11 +264,13 @@ def whitening_axes(moments: jax.Array, variance: jax.Array, norm: jax.Array) -> 
 def _with_count(opening: Opening, known: Callable[[Record], jax.Array]) -> Opening:
     """Opening that releases the number of records too, for a part of its budget."""
 
-    def statistics(params: Params) -> Any:
+    def statistics(params: Params) -> Callable[[Record], Mapping[str, Contribution]]:
         own = opening.statistics(params)
         return lambda record: {**own(record), "count": known(record).astype(jnp.float32)[None]}
 
-    def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
+    def update(
+        params: Params, sums: Mapping[str, Any], scales: Mapping[str, jax.Array], key: jax.Array
+    ) -> Params:
         total = released_count(sums, scales)
         variance = (scales["count"].astype(jnp.float64) / total) ** 2
         count = single(dict(zip(_COUNT, (total, variance), strict=True)))
@@ -276,12 +278,6 @@ def _with_count(opening: Opening, known: Callable[[Record], jax.Array]) -> Openi
 
     blocks = {name: one._replace(share=1 - _COUNT_SHARE) for name, one in opening.blocks.items()}
     return Opening(statistics, {**blocks, "count": Block(NORM, _COUNT_SHARE, "weight")}, update)
-
-
-def released_count(sums: Any, scales: Any) -> jax.Array:
-    """Number of records by the block ``"count"``; one below twice its noise counts as that."""
-    count, noise = sums["count"][0].astype(jnp.float64), scales["count"].astype(jnp.float64)
-    return jnp.maximum(count, jnp.maximum(2 * noise, 1))
 
 
 def moments_opening(

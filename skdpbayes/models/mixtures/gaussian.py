@@ -21,7 +21,7 @@ from jax.scipy.special import digamma
 from scipy import stats
 
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.base import NORM, Opening, double, released_count, single
 from skdpbayes.models.columns import fit_columns, waves
 from skdpbayes.models.mixtures.marginal import MarginalMixture
 from skdpbayes.models.mixtures.sketch import N_FITS, Sketch, features, fit_sketch
@@ -233,7 +233,7 @@ class GaussianMixture:
     ) -> MixtureParams:
         del key
         sums, scales = double(sums), double(scales)
-        n = jnp.maximum(sums["count"][0], jnp.maximum(2 * scales["count"], 1))
+        n = released_count(sums, scales)
         rate = jnp.asarray(self.sampling_rate, float)
         sampling = (1 - rate) / (rate * n)
         params = params._replace(
@@ -520,9 +520,9 @@ class GaussianMixture:
         return params.centre if self.mean_prior is None else self.mean_prior
 
     def _prior_covariance(self, params):
-        """Scatter of the prior: by default `freedom` components of the usual size at the start.
+        """Scatter of the prior: by default `freedom` times the mean covariance at the start.
 
-        A start that was given has no sizes: there K components fill the whole.
+        A start that was given says nothing of sizes: there K components fill the whole.
         """
         if self.covariance_prior is not None:
             return self.covariance_prior
