@@ -330,11 +330,11 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         )
         n = facts.n_rows
         plain = settings.solver == "sgld" and settings.learning_rate is not None
-        counted = n is None
-        whitens = settings.solver == "na-dpvi" or (settings.solver == "sgld" and not counted)
+        whitens = settings.solver == "na-dpvi" or (settings.solver == "sgld" and n is not None)
         if not whitens or plain or not private:
             return Task(model, bounds)
-        most = np.float32(np.inf if n is None else n)
+        most = np.float32(np.inf if n is None else n * settings.most_rows)
+        counted = settings.solver == "na-dpvi" and (n is None or settings.most_rows > 1)
         return Task(WhitenedLogistic(model, np.float32(0.7 * row), most, counted), bounds)
 
     def _settings(self, facts: Facts) -> Settings:

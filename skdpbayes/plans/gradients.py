@@ -202,7 +202,8 @@ def plan_na_dpvi(
     clip = settings.clipping_norm or bounds.clip or score * share
     norm = 1.01 * curvature * min(1, clip / score)  # the curvature is weighted like its score
     every = settings.defaults.curvature_every
-    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every))
+    persons = None if n is None or settings.most_rows == 1 else np.float32(n)
+    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every), persons)
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm), "score")
 
 
@@ -257,8 +258,7 @@ def plan_whitened(
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,))
     solver = planned.solver
-    # The constant column tells the scale of rows; rows of a person are not independent.
-    if model.rows_have_scale and settings.most_rows == 1:
+    if model.rows_have_scale:  # the constant column tells it
         rows = NormalRows(model.standard_rows(), model.n_records)
         solver = replace(solver, simulated=rows, logit_shrinkage=np.float32(_SHRINKAGE * noise))
     return planned._replace(solver=Opened(solver, np.int32(1)))

@@ -97,6 +97,7 @@ from skdpbayes.solvers.simulated_rows import (
     likeness_of,
     step_curvature,
 )
+from skdpbayes.solvers.sums_of_persons import kept_of_sums
 
 _BLOCKS = 32  # of rounds, over which averages are kept
 _LATE = 28  # block from which on a run should have arrived: after 77% of the rounds
@@ -142,6 +143,9 @@ class NADPVI:
         weighted curvature, over the square of the unit.
     curvature_every : int
         Period of the curvature rounds.
+    n_persons : int, optional
+        Public number of records, where each may have several rows: their sums of scores are
+        clipped (`kept_of_sums`). None: no correction.
     simulated : NormalRows, optional
         Rows that correct steps and posterior (`simulated_rows`); None: no correction.
     logit_shrinkage : float
@@ -152,6 +156,7 @@ class NADPVI:
     clipping_norm: Number
     curvature_norm: Number
     curvature_every: Number = 10
+    n_persons: Number | None = None
     simulated: NormalRows | None = None
     logit_shrinkage: Number = 0.0
 
@@ -213,8 +218,9 @@ class NADPVI:
             scales: Scales,
         ) -> TraceState:
             view, clip = point[1], row_norm(state)
-            score = unbiased_total(model, unravel(point[0]), estimate["score"], clip) / view.factors
-            noise = (scales["score"] / view.factors) ** 2
+            factors = view.factors * self._kept(model, mechanism, state, norm(state))
+            score = unbiased_total(model, unravel(point[0]), estimate["score"], clip) / factors
+            noise = (scales["score"] / factors) ** 2
             subsampled = 1 / mechanism.rate - 1
             # The small number is for runs without any noise.
             unclear = view.unclear + _sampling(
@@ -285,6 +291,16 @@ class NADPVI:
                 correlated=knows_responses(model),
             ),
         )
+
+    def _kept(
+        self, model: Model, mechanism: Mechanism, state: TraceState, norm: jax.Array
+    ) -> jax.Array:
+        """Share that persons' sums of scores keep of their slopes."""
+        if self.n_persons is None:
+            return jnp.ones(())
+        covariance = _sampled(model, state, _asked(model, state))
+        longest = mechanism.norm_of_record(norm, "score")
+        return kept_of_sums(covariance / self.n_persons, longest)
 
     def _view(self, model: Model, state: TraceState) -> View:
         """As `_look`; logits vary less, as far as simulated rows are like the records."""
@@ -566,12 +582,15 @@ def _sampling(model: Model, state: TraceState, h: jax.Array, factor: jax.Array) 
 
     Factors are those at the posterior mean: at a `working_point` residuals are no larger.
     """
-    if state.spread is not None:
-        return factor * state.spread
     factors = jnp.ones_like(state.theta)
-    if isinstance(model, HasPrecondition):
+    if state.spread is None and isinstance(model, HasPrecondition):
         unravel = flat_start(model)[1]
         factors = ravel_pytree(model.precondition(unravel(state.theta.astype(jnp.float32))))[
             0
         ].astype(jnp.float64)
-    return factor * sampling_covariance(state.known, h, model) / factors[:, None] / factors
+    return factor * _sampled(model, state, h) / factors[:, None] / factors
+
+
+def _sampled(model: Model, state: TraceState, h: jax.Array) -> jax.Array:
+    """Sampling covariance of a sum of scores."""
+    return sampling_covariance(state.known, h, model) if state.spread is None else state.spread

@@ -1,5 +1,6 @@
 """A person as the unit of privacy: what their rows do together, and what no person can do."""
 
+import dataclasses
 import datetime
 import decimal
 import itertools
@@ -41,6 +42,7 @@ from skdpbayes.mechanism.spec import Block, Together
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.posteriors.conjugate import CountsPosterior
 from skdpbayes.privacy import GaussianSteps, PrivacyLedger, statement, statement_page
+from skdpbayes.solvers.sums_of_persons import kept_of_sums
 from skdpbayes.solvers.vips import Counted
 
 # ---------------------------------------------------------------------- which rows count
@@ -364,6 +366,63 @@ def test_intervals_hold_the_truth(solver):
         z.append((model.coef_[0] - truth) / model.posterior_.std[:3])
     size = np.size(z)
     assert stats.chi2.ppf(1e-4, size) < np.sum(np.square(z)) < stats.chi2.ppf(1 - 1e-4, size)
+
+
+@pytest.mark.parametrize("sizes", [[1.0], [1.0, 1.0, 1.0], [3.0, 0.5, 0.1]])
+@pytest.mark.parametrize("norm", [0.5, 1.5, 4.0])
+def test_of_clipped_normal_sums_the_slope_is_known(sizes, norm):
+    """Moving the mean of a sum by little moves that of the clipped one by this share of it."""
+    variances = np.array(sizes) / np.sum(sizes)
+    sums = np.random.default_rng(0).normal(size=(200_000, len(sizes))) * np.sqrt(variances)
+
+    def mean_moved(entry, by):
+        moved = sums + by * np.eye(len(sizes))[entry]
+        length = np.linalg.norm(moved, axis=1)
+        return np.mean(moved[:, entry] * np.minimum(1, norm / length))
+
+    slopes = [(mean_moved(i, 0.05) - mean_moved(i, -0.05)) / 0.1 for i in range(len(sizes))]
+    slope = variances @ slopes  # of moves along the covariance
+    kept = float(kept_of_sums(jnp.diag(jnp.asarray(variances)), jnp.asarray(norm)))
+    assert kept == pytest.approx(slope, rel=0.03)
+
+
+def test_scores_of_persons_are_over_what_their_clipped_sums_keep():
+    """The released sum, and its noise: else intervals would be too narrow where sums are clipped."""
+    plan = DPBayesianLogisticRegression(
+        1.0, classes=[0, 1], solver="na-dpvi", max_rows_per_person=5, fit_intercept=False
+    ).plan(2000, 3)
+    solver, schedule = plan.solver.solver, plan.spec.traced()
+    assert solver.n_persons == 2000
+    with jax.enable_x64(True):
+        model = plan.model.marginal(plan.model.init())
+        state = solver.init(model, jax.random.key(0))
+        variances = (
+            4 * jnp.array([3.0, 1.0, 1.0, 1.0]) * 2000
+        )  # of the summed scores, after their sum
+        known = state.known._replace(
+            kept_matrix=4 * jnp.diag(variances[1:]), variances=variances, n=jnp.int32(1)
+        )
+        state = state._replace(known=known, curvature=known.kept_matrix.astype(float))
+
+        def learnt(solver):
+            of_scores = solver.rounds(model, schedule)[0]
+            point = of_scores.point(state, jax.random.key(0))
+            sums, scales = {"score": jnp.array([5.0, 2.0, -1.0])}, {"score": jnp.float32(3.0)}
+            return of_scores.update(state, point, jnp.int32(1), sums, scales).blocks
+
+        ours, plain = (learnt(dataclasses.replace(solver, n_persons=n)) for n in (2000, None))
+        norm = float(solver.clipping_norm) * 5**0.5
+        kept = float(kept_of_sums(4 * jnp.eye(3), jnp.asarray(norm)))
+        assert 0.3 < kept < 0.95
+        np.testing.assert_allclose(ours.score.sum(0), plain.score.sum(0) / kept, rtol=1e-3)
+        np.testing.assert_allclose(ours.noise.sum(0), plain.noise.sum(0) / kept**2, rtol=1e-3)
+
+
+def test_logistic_regression_counts_the_rows_of_persons_to_simulate_them():
+    how = dict(epsilon=1.0, classes=[0, 1], solver="na-dpvi")
+    of_persons = DPBayesianLogisticRegression(max_rows_per_person=5, **how).plan(2000, 3).model
+    assert of_persons.counted and float(of_persons.n_records) == 10_000
+    assert not DPBayesianLogisticRegression(**how).plan(2000, 3).model.counted
 
 
 # ------------------------------------------------------------------------ the number of rows

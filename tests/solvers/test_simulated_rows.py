@@ -424,7 +424,7 @@ def test_a_release_that_knows_no_curvature_leaves_the_prior():
 
 
 def test_they_take_part_where_they_can():
-    """With an intercept, and one row for each record."""
+    """With an intercept; a record may be a person of several rows."""
 
     def simulated(**parameters):
         plan = DPBayesianLogisticRegression(classes=[0, 1], solver="na-dpvi", **parameters).plan(
@@ -434,7 +434,7 @@ def test_they_take_part_where_they_can():
 
     assert simulated()
     assert not simulated(fit_intercept=False)
-    assert not simulated(max_rows_per_person=2)
+    assert simulated(max_rows_per_person=2)
     assert simulated(adjacency="add_remove", sampling_rate=1.0)
     assert not simulated(epsilon=np.inf)
 
