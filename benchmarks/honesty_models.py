@@ -400,11 +400,18 @@ def cells() -> dict[str, Cell]:
 # --- Figures --------------------------------------------------------------------------------------
 
 
-def measured(cell: Cell, fits: int, parameters: dict[str, Any], seed: int = 0) -> CalibrationCheck:
-    """`check` of a cell."""
+def measured(
+    cell: Cell, fits: int, parameters: dict[str, Any], seed: int = 0, most_rows: int | None = None
+) -> CalibrationCheck:
+    """`check` of a cell; records are persons of one to `most_rows` rows, if that is given."""
     from skdpbayes.calibration import check
 
     rng = np.random.default_rng([seed, 26])
+    groups = None
+    if most_rows is not None:
+        each = np.random.default_rng([seed, 30]).integers(1, most_rows + 1, cell.n_rows)
+        groups = np.repeat(np.arange(cell.n_rows), each)[: cell.n_rows]
+        parameters = parameters | {"max_rows_per_person": most_rows}
     return check(
         cell.estimator().set_params(**parameters),
         cell.n_rows,
@@ -412,6 +419,7 @@ def measured(cell: Cell, fits: int, parameters: dict[str, Any], seed: int = 0) -
         X=None if cell.design is None else cell.design(rng),
         truths=None if cell.truths is None else cell.truths(rng, fits),
         simulate=cell.simulate,
+        groups=groups,
         n_fits=fits,
         level=LEVEL,
         random_state=seed,

@@ -282,16 +282,18 @@ def main(arguments: list[str] | None = None) -> None:
         "--parameters", nargs="+", default=[], help='of the estimator: "solver=vips prior_scale=3"'
     )
     parser.add_argument("--seeds", type=int, default=6, help="fits of each setting, two or more")
+    parser.add_argument("--persons", type=int, help="records are persons of one to as many rows")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    given = parsed(options.parameters)
+    given, most = parsed(options.parameters), options.persons
     summaries = []
     for family in options.families:
         sites = {}
         for number in range(options.first, options.first + options.settings):
             label, cell = setting(family, number)
             try:
-                found = honesty_models.summary(honesty_models.measured(cell, options.seeds, given))
+                check = honesty_models.measured(cell, options.seeds, given, most_rows=most)
+                found = honesty_models.summary(check)
             except ValueError as error:
                 print(f"{family} {number}: {label} | REFUSED {error}", flush=True)
                 continue

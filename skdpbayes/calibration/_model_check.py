@@ -130,6 +130,7 @@ def check(
     X: Any = None,
     truths: Mapping[str, ArrayLike] | None = None,
     simulate: Callable[..., Any] | None = None,
+    groups: ArrayLike | None = None,
     n_fits: int | None = None,
     n_draws: int = 500,
     level: float = 0.9,
@@ -170,6 +171,9 @@ def check(
         Function of ``(rng, truth, X)`` that returns the arguments of `fit`, a tuple or X alone, in
         place of the estimator's own simulation: for other data than the model's, and for NumPyro
         models that cannot draw their response. It must not return real records.
+    groups : array-like of shape (n_rows,), optional
+        The person that each row is of, where the estimator has `max_rows_per_person`: made up, or
+        public. Rows are independent given the truth.
     n_fits : int, optional
         None: 100, or as many as `truths`.
     n_draws : int, default=500
@@ -213,6 +217,7 @@ def check(
     lacking = [] if given is None else [name for name in simulator.needed if name not in given]
     if lacking:
         raise ValueError(f"truths lack {lacking}; they have {sorted(given or ())}.")
+    asked = {"X": X, "truths": truths, "simulate": simulate, "groups": groups}
     seed = np.random.SeedSequence(random_state)
 
     truth, draws, plain, seconds = [], [], [], []
@@ -226,7 +231,7 @@ def check(
         else:
             drawn = simulate(rng, values, X)
             rows = drawn if isinstance(drawn, tuple) else (drawn,)
-        fitted, taken = _fitted(own, rows, int(rng.integers(2**31)), first=k == 0)
+        fitted, taken = _fitted(own, rows, groups, int(rng.integers(2**31)), first=k == 0)
         seconds.append(taken)
         compared = simulator.compared(values)
         names = _names(compared)
@@ -245,12 +250,7 @@ def check(
         given is None and simulate is None and n_fits >= 3,
         float(np.median(seconds)),
         seed,
-        tuple(
-            name
-            for name, value in {"X": X, "truths": truths, "simulate": simulate}.items()
-            if value is not None
-        )
-        + simulator.held(rows),
+        tuple(name for name, value in asked.items() if value is not None) + simulator.held(rows),
     )
 
 
@@ -279,7 +279,9 @@ def _number(n_fits: int | None, truths: Values | None) -> int:
     return check_count(100 if n_fits is None else n_fits, "n_fits")
 
 
-def _fitted(own: Any, rows: tuple[Any, ...], seed: int, *, first: bool) -> tuple[Any, float]:
+def _fitted(
+    own: Any, rows: tuple[Any, ...], groups: Any, seed: int, *, first: bool
+) -> tuple[Any, float]:
     """A fit that charges no ledger, and its seconds."""
     from sklearn.exceptions import ConvergenceWarning
 
@@ -297,7 +299,7 @@ def _fitted(own: Any, rows: tuple[Any, ...], seed: int, *, first: bool) -> tuple
         warnings.simplefilter("ignore", ConvergenceWarning)
         if not first:  # said once
             warnings.simplefilter("ignore", LongFitWarning)
-        fitted.fit(*rows)
+        fitted.fit(*rows, **({} if groups is None else {"groups": groups}))
     return fitted, time.perf_counter() - start
 
 

@@ -111,10 +111,13 @@ class FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return PlainRows()
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
+        from skdpbayes.solvers.centred import CentredRelease
         from skdpbayes.solvers.vips import OneRelease
 
         draws = self._draws(plan, outcome)
-        if not isinstance(plan.solver, OneRelease):  # it is of the unconstrained parameter
+        if not isinstance(
+            plan.solver, OneRelease | CentredRelease
+        ):  # it is of the unconstrained parameter
             self.posterior_ = MappedPosterior(self.posterior_, type(plan.model).constrained)
             draws = plan.model.constrained(draws)
         self._set_parameter(plan, draws)

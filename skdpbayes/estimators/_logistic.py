@@ -330,11 +330,13 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         )
         n = facts.n_rows
         plain = settings.solver == "sgld" and settings.learning_rate is not None
-        whitens = settings.solver == "na-dpvi" or (settings.solver == "sgld" and n is not None)
+        # Statistics of persons add up: "vips" releases them about their mean, which is as scores.
+        of_scores = ("na-dpvi", "vips") if settings.most_rows > 1 else ("na-dpvi",)
+        whitens = settings.solver in of_scores or (settings.solver == "sgld" and n is not None)
         if not whitens or plain or not private:
             return Task(model, bounds)
         most = np.float32(np.inf if n is None else n * settings.most_rows)
-        counted = settings.solver == "na-dpvi" and (n is None or settings.most_rows > 1)
+        counted = settings.solver in of_scores and (n is None or settings.most_rows > 1)
         return Task(WhitenedLogistic(model, np.float32(0.7 * row), most, counted), bounds)
 
     def _settings(self, facts: Facts) -> Settings:

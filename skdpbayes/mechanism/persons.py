@@ -9,6 +9,7 @@ whatever is computed here changes utility, never privacy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,14 @@ def blocks_of_persons(blocks: Mapping[str, Block], mechanism: Mechanism) -> dict
         name: own._replace(clipping_norm=mechanism.norm_of_record(own.clipping_norm, own.together))
         for name, own in blocks.items()
     }
+
+
+@runtime_checkable
+class QueryOfPersons(Protocol):
+    """Query that says itself what the rows of a person contribute."""
+
+    def person(self, record: Person) -> Mapping[str, Contribution]:
+        """Contribution of a person, which the private sum clips as any other."""
 
 
 def of_person(
@@ -56,6 +65,8 @@ def of_person(
     def whole(record: Tree) -> Mapping[str, Contribution]:
         if not isinstance(record, Person):
             return query(record)
+        if isinstance(query, QueryOfPersons):
+            return query.person(record)
         rows = jax.vmap(query)(record.rows)
         sums = {
             name: _together(own, record.present, blocks[name]) if name in blocks else own

@@ -109,6 +109,28 @@ class Opening(NamedTuple):
     update: Callable[[Any, Mapping[str, Any], Mapping[str, jax.Array], jax.Array], Any]
 
 
+@runtime_checkable
+class CentredModel(ConjugateModel, Protocol):
+    """Conjugate model whose statistics can be released about their mean."""
+
+    def range_of_means(self) -> tuple[Number, Number]:
+        """Range of the mean of `statistic`, within which each entry may lie."""
+
+    def rows_about(self, centre: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Values of the entries of `statistic` less their mean, and probabilities.
+
+        Parameters
+        ----------
+        centre : array of shape (n_statistics,)
+            The mean.
+
+        Returns
+        -------
+        values, shares : arrays of shape (n_statistics, g)
+            Values are evenly spaced.
+        """
+
+
 def released_count(sums: Mapping[str, Any], scales: Mapping[str, jax.Array]) -> jax.Array:
     """Number of records by the block ``"count"``; one below twice its noise counts as that."""
     count, noise = double((sums["count"][0], scales["count"]))

@@ -25,6 +25,8 @@ from skdpbayes.models.protocols import Array, Contribution, Number, Params, Reco
 from skdpbayes.posteriors.conjugate import CountsPosterior, FirstOfEach, RatePosterior
 
 _MOST = 30.0  # largest |unconstrained parameter|; beyond, floats would overflow
+_EDGE = 1e-6  # of the range of a mean, at which no variance is left
+_BINS = 64  # of the distribution of a censored time
 
 
 class ConjugateFamily:
@@ -111,6 +113,31 @@ class GammaExponential(ConjugateFamily):
     def n_statistics(self) -> int:
         """Length of `statistic`."""
         return self.n_features
+
+    def range_of_means(self) -> tuple[Number, Number]:
+        """Range of the mean of `statistic`, within which each entry may lie."""
+        largest = self.upper * (0.5 - _EDGE)
+        return -largest, largest
+
+    def rows_about(self, centre: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Values of the entries less their mean, and probabilities, (n_statistics, g) each.
+
+        On a grid of bins, whose values are split between both ends so that means are exact.
+        """
+        mean = (centre + self.upper / 2) / self.upper  # of a unit range
+
+        def halved(i: int, logs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = logs
+            middle = (low + high) / 2
+            short = -jnp.expm1(-jnp.exp(middle)) / jnp.exp(middle) < mean  # the rate is too large
+            return jnp.where(short, low, middle), jnp.where(short, middle, high)
+
+        ends = jnp.full_like(mean, -_MOST), jnp.full_like(mean, _MOST)
+        rate = jnp.exp(jax.lax.fori_loop(0, 60, halved, ends)[0])[:, None]
+        nodes = jnp.linspace(0, 1, _BINS + 1)
+        below = -jnp.expm1(-rate * nodes) / rate * _BINS  # E min(x, node), in bins
+        slopes = jnp.diff(below, axis=1, prepend=below[:, :1] - 1, append=below[:, -1:])
+        return (nodes - mean[:, None]) * self.upper, -jnp.diff(slopes, axis=1)
 
     def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> RatePosterior:
         """Posterior of the rates."""
@@ -202,6 +229,14 @@ class BetaBernoulli(ConjugateFamily):
     def n_statistics(self) -> int:
         """Length of `statistic`."""
         return self.n_features
+
+    def range_of_means(self) -> tuple[Number, Number]:
+        """Range of the mean of `statistic`, within which each entry may lie."""
+        return -0.5 + _EDGE, 0.5 - _EDGE
+
+    def rows_about(self, centre: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Values of the entries less their mean, and probabilities, (n_statistics, 2) each."""
+        return _two_values(centre + 0.5)
 
     def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> FirstOfEach:
         """Posterior of the probabilities."""
@@ -306,6 +341,14 @@ class DirichletCategorical(ConjugateFamily):
         """Length of `statistic`."""
         return self.n_categories
 
+    def range_of_means(self) -> tuple[Number, Number]:
+        """Range of the mean of `statistic`, within which each entry may lie."""
+        return _EDGE - 1 / self.n_categories, 1 - 1 / self.n_categories - _EDGE
+
+    def rows_about(self, centre: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Values of the entries less their mean, and probabilities, (n_statistics, 2) each."""
+        return _two_values(centre + 1 / self.n_categories)
+
     def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> CountsPosterior:
         """Posterior of the probabilities."""
         return CountsPosterior(total, scale, n_records, np.asarray(self.concentration, np.float64))
@@ -325,6 +368,11 @@ class DirichletCategorical(ConjugateFamily):
         logits = np.concatenate([draws, np.zeros((len(draws), 1))], axis=1)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _two_values(share: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Values of an indicator less its mean, and their probabilities, (n, 2) each."""
+    return jnp.stack([-share, 1 - share], axis=1), jnp.stack([1 - share, share], axis=1)
 
 
 def _binary(x: jax.Array) -> jax.Array:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skdpbayes.models.base import NORM
+from skdpbayes.models.base import NORM, CentredModel
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.plans.gradients import refuse_many_parameters
 from skdpbayes.plans.settings import Bounds, PlanFunction, Planned, Settings
+from skdpbayes.solvers.centred import FIRST_SHARE, SHORTER, CentredRelease
 from skdpbayes.solvers.net_scores import RESCALED, NetDPVI, NetNADPVI, NetScores, NetSGLD
 from skdpbayes.solvers.topics_dpvi import TopicsDPVI
 from skdpbayes.solvers.topics_na_dpvi import TopicsNADPVI
@@ -29,6 +31,7 @@ from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
 _DRAWN_WEIGHT = 0.1  # least weight of a round at a draw: without noise, draws are averaged
 _LANGEVIN_TIME, _LONGEST_STEP = 60.0, 0.5  # of a chain over topics: sum of its steps, and a step
+_LEAST_CENTRED = 0.5  # error of a centre, over the limit of a sum of the most rows
 _MOST_COUNTED = 2**31  # rows, where their number is private
 TYPICAL_COUNT = 4.0  # summed contribution of a document of norm 1: the root of 16 words
 
@@ -59,18 +62,37 @@ def plan_one_release(
 def plan_family(rounds: PlanFunction) -> PlanFunction:
     """One release of a family's summed statistics, which says all that rounds of scores would.
 
-    `rounds` is the plan where it goes in rounds all the same: where the rows of a person add up
-    (the sums of later rounds are centred, and so shorter), and where a parameter of rounds is
-    given.
+    Where the rows of a person add up, it is two: sums about a released centre are shorter. `rounds`
+    is the plan where a parameter of rounds is given, but for a rate of one: all records take part.
     """
 
     def planned(
         settings: Settings, model: ConjugateModel, bounds: Bounds, n: int | None
     ) -> Planned:
-        in_rounds = settings.most_rows > 1 or settings.asks_for_rounds
-        return (rounds if in_rounds else plan_one_release)(settings, model, bounds, n)
+        if settings.sampling_rate == 1:
+            settings = replace(settings, sampling_rate=None)
+        own = rounds if settings.asks_for_rounds else plan_sums
+        return own(settings, model, bounds, n)
 
     return planned
+
+
+def plan_sums(settings: Settings, model: ConjugateModel, bounds: Bounds, n: int | None) -> Planned:
+    """One release of a family's summed statistics, or two where a record has several rows.
+
+    A centre that noise moves far leaves nothing of the clipped sums. There one release is better.
+    """
+    if settings.most_rows == 1 or n is None or not isinstance(model, CentredModel):
+        return plan_one_release(settings, model, bounds, n)
+    settings.refuse("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
+    schedule = [(FIRST_SHARE**-0.5, 1), ((1 - FIRST_SHARE) ** -0.5, 1)]
+    steps = settings.noise(2, 1.0, schedule).steps
+    error = steps[0].noise_multiplier / n * (settings.most_rows * model.n_statistics) ** 0.5
+    if error > _LEAST_CENTRED:
+        return plan_one_release(settings, model, bounds, n)
+    norm = one_release(model, 0).clipping_norm
+    solver = CentredRelease(norm, np.float64(n * settings.most_rows))
+    return Planned(solver, settings.spec(steps), SHORTER * float(NORM * norm), "score")
 
 
 def plan_moments(
@@ -78,7 +100,7 @@ def plan_moments(
 ) -> Planned:
     """One release of the moments of columns, which also counts the records."""
     del bounds, n
-    return _released_once(settings, one_release(model, 0))
+    return _released_once(settings, one_release(model, 0, "statistic"))
 
 
 def _released_once(settings: Settings, solver: OneRelease) -> Planned:

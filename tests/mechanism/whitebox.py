@@ -23,6 +23,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skdpbayes import DPBayesianLogisticRegression, inference
+from skdpbayes.audit import checks
 from skdpbayes.audit.checks import _precisions
 from skdpbayes.audit.fit import Fit, multipliers, units
 from skdpbayes.estimators._base import Outcome, draws_rng
@@ -482,6 +483,7 @@ def forget_programs():
         "_kinds",
     ):
         getattr(inference, name).clear_cache()
+    checks._longest.clear_cache()
 
 
 def check_replay(solver, **parameters):
