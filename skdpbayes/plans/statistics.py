@@ -92,7 +92,7 @@ def plan_sums(settings: Settings, model: ConjugateModel, bounds: Bounds, n: int 
         return plan_one_release(settings, model, bounds, n)
     norm = one_release(model, 0).clipping_norm
     solver = CentredRelease(norm, np.float64(n * settings.most_rows))
-    return Planned(solver, settings.spec(steps), SHORTER * float(NORM * norm), "score")
+    return Planned(solver, settings.spec(steps), SHORTER * float(NORM * norm), "statistic")
 
 
 def plan_moments(

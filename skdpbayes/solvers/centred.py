@@ -84,7 +84,8 @@ class CentredRelease:
         """The two releases."""
         norm, most = jnp.asarray(self.clipping_norm, jnp.float32), mechanism.most_rows
         half = self.clipping_norm / model.n_statistics**0.5  # of the range of an entry
-        short = jnp.where(jnp.asarray(mechanism.sigmas)[0] > 0, jnp.float32(SHORTER), 1)
+        # Without noise nothing is clipped: about a mean, entries are as long as the whole range.
+        short = jnp.where(jnp.asarray(mechanism.sigmas)[0] > 0, jnp.float32(SHORTER), 2)
 
         def means(record: Record) -> Mapping[str, Contribution]:
             return {"mean": model.statistic(record), "persons": model.known(record)[None]}
@@ -103,12 +104,13 @@ class CentredRelease:
 
         def query_of(state: Centred) -> tuple[PersonQuery, jax.Array]:
             """Query of the second release, and what clipped sums of its rows keep."""
-            longest = mechanism.norm_of_record(short * half, "score")
+            longest = mechanism.norm_of_record(short * half, "statistic")
             own = clipped_sums(
                 *model.rows_about(state.centre), longest * jnp.sqrt(jnp.minimum(1, _MOST / most))
             )
             # With its expectation taken off, a sum may be longer by that.
-            room = 1 / (1 + jnp.max(jnp.abs(own.mean)) / longest)
+            held = jnp.arange(_MOST) < most  # numbers of rows that occur
+            room = 1 / (1 + jnp.max(jnp.abs(own.mean) * held[:, None]) / longest)
             numbers = single((state.centre, own.mean, longest, room))  # the same on all devices
             return PersonQuery(model, *numbers, jnp.asarray(most)), own.kept
 
@@ -123,8 +125,8 @@ class CentredRelease:
                 each * jnp.minimum(1, _MOST / most), jnp.arange(1.0, _MOST + 1), kept
             )
             return state._replace(
-                total=estimate["score"].astype(float) / (query.room * kept),
-                scale=scales["score"].astype(float) / (query.room * jnp.sqrt(jnp.mean(kept**2))),
+                total=estimate["sum"].astype(float) / (query.room * kept),
+                scale=scales["sum"].astype(float) / (query.room * jnp.sqrt(jnp.mean(kept**2))),
                 rows=estimate["rows"].astype(float)[0],
                 rows_scale=scales["rows"].astype(float),
             )
@@ -143,7 +145,7 @@ class CentredRelease:
                 point=lambda state, key: (),
                 query=lambda state, point: query_of(state)[0],
                 blocks=lambda state: {
-                    "score": Block(short * NORM * norm, 1 - _COUNT_SHARE, "score"),
+                    "sum": Block(short * NORM * norm, 1 - _COUNT_SHARE, "statistic"),
                     "rows": Block(NORM, _COUNT_SHARE, "weight"),
                 },
                 update=learn_sums,
@@ -190,7 +192,7 @@ class PersonQuery:
         place = jnp.ceil(n * jnp.minimum(1, _MOST / self.most)).astype(jnp.int32)
         expected = jnp.where(n > 0, self.expected[place - 1], 0)
         score = self.room * (jnp.clip(total, -self.limit, self.limit) - expected)
-        return {"score": score, "rows": n[None].astype(score.dtype)}
+        return {"sum": score, "rows": n[None].astype(score.dtype)}
 
 
 def clipped_sums(values: jax.Array, shares: jax.Array, limit: jax.Array) -> Clipped:

@@ -281,7 +281,7 @@ def test_the_report_states_the_norm_of_a_person(solver):
             rounds = plan.solver.rounds(plan.model, traced)
             blocks = {name: own for r in rounds for name, own in r.blocks(state).items()}
         main = blocks_of_persons(blocks, traced)
-        (own,) = (main[name] for name in ("statistic", "score", "visible") if name in main)
+        (own,) = (main[name] for name in ("sum", "score", "visible") if name in main)
         stated = plan.report.clipping_norm  # none, where it follows from releases
         assert stated in (None, pytest.approx(float(own.clipping_norm), rel=1e-5))
 

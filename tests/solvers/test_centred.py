@@ -1,0 +1,103 @@
+"""Sums of the statistics of persons about a released centre."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from skdpbayes import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential
+from skdpbayes.mechanism.records import Person
+from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
+from skdpbayes.solvers.centred import CentredRelease, PersonQuery, clipped_sums
+
+MODELS = {
+    "beta": BetaBernoulli(2, 1.0, 1.0),
+    "dirichlet": DirichletCategorical(np.ones(3)),
+    "gamma": GammaExponential(2, 1.0, 1.0, 4.0),
+}
+
+
+def draws_about(name, mean, rng, shape):
+    """Rows of one entry, less its mean, of a law that has it."""
+    if name != "gamma":
+        share = mean + (0.5 if name == "beta" else 1 / 3)
+        return (rng.random(shape) < share) - share
+    mean = mean + 2  # E min(x, 4)
+    rates = np.geomspace(1e-3, 1e3, 20_001)
+    rate = np.interp(-mean, -(1 - np.exp(-4 * rates)) / rates, rates)
+    return np.minimum(rng.exponential(1 / rate, shape), 4) - mean
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mean", [-0.2, 0.1])
+def test_moments_of_clipped_sums_are_exact(name, mean):
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        model, limit = MODELS[name], 1.2 if name != "gamma" else 3.0
+        values, shares = model.rows_about(jnp.full(model.n_statistics, mean))
+        np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-12)
+        np.testing.assert_allclose((shares * values).sum(axis=1), 0, atol=1e-9)
+        own = clipped_sums(values, shares, limit)
+        whole = clipped_sums(values, shares, 1e3)
+    np.testing.assert_allclose(whole.mean, 0, atol=1e-6)  # nothing is clipped
+    np.testing.assert_allclose(whole.kept, 1, atol=1e-6)
+    for k in (1, 5, 20):
+        sums = draws_about(name, mean, rng, (400_000, k)).sum(axis=1)
+        clipped = np.clip(sums, -limit, limit)
+        np.testing.assert_allclose(own.mean[k - 1], clipped.mean(), atol=0.01)
+        np.testing.assert_allclose(own.kept[k - 1], (clipped @ sums) / (sums @ sums), atol=0.01)
+
+
+def test_a_persons_clipped_sum_is_over_its_expectation():
+    """By the number of their usable rows, alone."""
+    with jax.enable_x64(True):
+        model, centre = MODELS["beta"], jnp.array([-0.3, 0.2])
+        limit, room = jnp.float32(0.9), jnp.float32(0.8)
+        expected = jnp.arange(64.0).reshape(32, 2) / 1000
+        query = PersonQuery(model, centre, expected, limit, room, jnp.float32(8))
+        x = np.array([[1.0, 1], [1, 0], [1, 1], [np.nan, 1], [1, 1]], np.float32)
+        person = Person({"x": jnp.asarray(x)}, jnp.array([True, True, True, True, False]))
+        found, alone = query.person(person), query({"x": jnp.asarray(x[1])})
+    total = x[:3].sum(axis=0) - 3 * (np.array([-0.3, 0.2]) + 0.5)
+    for own, whole, k in ((found, total, 3), (alone, np.array([0.8, -0.7]), 1)):
+        score = 0.8 * (np.clip(whole, -0.9, 0.9) - np.asarray(expected)[k - 1])
+        np.testing.assert_allclose(own["sum"], score, rtol=1e-5)
+        assert float(own["rows"][0]) == k
+
+
+@pytest.mark.parametrize("kind", [DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential])
+def test_without_noise_the_posterior_is_that_of_the_rows(kind):
+    rng, owner = np.random.default_rng(0), np.repeat(np.arange(100), 5)
+    X = rng.integers(0, 2, (500, 1)).astype(float)  # of one person up to five ones
+    own = {"categories": [0, 1, 2]} if kind is DPDirichletCategorical else {}
+    own |= {"upper": 2.0} if kind is DPGammaExponential else {}
+    rows = kind(np.inf, **own).fit(X)
+    persons = kind(np.inf, max_rows_per_person=5, **own).fit(X, groups=owner)
+    assert isinstance(persons.plan(100, 1).solver, CentredRelease)
+    np.testing.assert_allclose(persons.posterior_.mean, rows.posterior_.mean, rtol=1e-4)
+    np.testing.assert_allclose(persons.posterior_.std, rows.posterior_.std, rtol=1e-3)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.95])
+def test_clipping_moves_no_estimate(share):
+    """Sums of five rows of a skewed law are clipped on one side; here by two standard deviations."""
+    rng, z = np.random.default_rng(0), []
+    owner = np.repeat(np.arange(2000), rng.integers(1, 6, 2000))
+    for seed in range(16):
+        X = (rng.random((len(owner), 1)) < share).astype(float)
+        model = DPBetaBernoulli(4.0, max_rows_per_person=5, random_state=seed)
+        model.fit(X, groups=owner)
+        z.append((model.posterior_.mean[0] - share) / model.posterior_.std[0])
+    assert abs(np.mean(z)) < 0.9 and 0.5 < np.std(z) < 1.6
+
+
+def test_a_centre_that_would_be_noise_is_not_released():
+    """Then one release of whole sums tells more."""
+    how = dict(max_rows_per_person=9)
+    assert isinstance(DPBetaBernoulli(1.0, **how).plan(1000, 2).solver, CentredRelease)
+    for model, n in (
+        (DPBetaBernoulli(1.0, **how), 50),
+        (DPBetaBernoulli(0.01, **how), 1000),
+        (DPBetaBernoulli(1.0, adjacency="add_remove", **how), None),
+    ):
+        assert not isinstance(model.plan(n, 2).solver, CentredRelease)
