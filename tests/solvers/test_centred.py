@@ -91,6 +91,29 @@ def test_clipping_moves_no_estimate(share):
     assert abs(np.mean(z)) < 0.9 and 0.5 < np.std(z) < 1.6
 
 
+@pytest.mark.parametrize("most", [3, 5, 60])
+def test_sums_of_rows_follow_from_clipped_ones(most):
+    """Though the centre is not the mean: by the slope of clipped sums."""
+    rng, n = np.random.default_rng(0), 20_000
+    plan = DPBetaBernoulli(1.0, max_rows_per_person=most).plan(n, 1)
+    x = (rng.random((n, most)) < 0.5).astype(np.float32)
+    with jax.enable_x64(True):
+        state = plan.solver.init(plan.model, jax.random.key(0))
+        state = state._replace(centre=jnp.array([0.3 / most**0.5 / 10]), persons=jnp.asarray(n))
+        own = plan.solver.rounds(plan.model, plan.spec.traced())[1]
+        query, places = own.query(state, ()), jnp.ones(most, bool)
+        parts = jax.jit(
+            jax.vmap(lambda x: query.person(Person({"x": x[:, None]}, places))),
+        )(jnp.asarray(x))
+        sums = {name: values.sum(axis=0) for name, values in parts.items()}
+        scales = {"sum": jnp.asarray(100.0), "rows": jnp.asarray(0.0)}
+        found = own.update(state, (), jnp.int32(1), sums, scales)
+    rows = n * most
+    error = (float(found.total[0]) + rows * float(state.centre[0])) - (x.sum() - rows / 2)
+    assert abs(error) < 0.5 * rows**0.5 * 0.5  # half a standard deviation of the sum of all rows
+    assert 130 < float(found.scale) < 190  # 100 over the slope, which is 0.6
+
+
 def test_a_centre_that_would_be_noise_is_not_released():
     """Then one release of whole sums tells more."""
     how = dict(max_rows_per_person=9)
