@@ -265,8 +265,9 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
 
         task = super()._task(facts)
         hierarchy, n = task.model.model, facts.n_rows
-        known = self._counted(facts) and isinstance(hierarchy, Reduced)
-        if not known or self._settings(facts).solver != "na-dpvi":
+        settings = self._settings(facts)
+        simulated = self._can_simulate() and isinstance(hierarchy, Reduced)
+        if not simulated or settings.solver != "na-dpvi":
             return task
         norm = math.hypot(self._norm(facts), 1)
         ones = np.ones(self._n_weights(facts), np.float32)
@@ -277,7 +278,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             rows,
             len(self._groups_and_table()[0]),
             np.float32(0.7 * norm),
-            np.float32(n),
+            np.float32(np.inf if n is None else n * settings.most_rows),
+            counted=n is None or settings.most_rows > 1,
         )
         return Task(model, Bounds(*rows.bounds(norm)), task.voided_by)
 
@@ -289,15 +291,14 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             return own
         for_dpvi = own.guide != "auto" or own.learning_rate is not None
         large = self._n_weights(facts) > own.defaults.curvature_up_to
-        other = for_dpvi or large or not self._counted(facts) or not self._reduces(facts)
+        other = for_dpvi or large or not self._can_simulate() or not self._reduces(facts)
         solver = "dpvi" if other else "na-dpvi"
         check_special(solver, self._parameters())
         return replace(own, solver=solver)
 
-    def _counted(self, facts: Facts) -> bool:
-        """Whether rows can be simulated, in the place of a public number of independent ones."""
-        counted = facts.n_rows is not None and not self._by_person
-        return counted and bool(self.fit_intercept) and math.isfinite(self.epsilon)
+    def _can_simulate(self) -> bool:
+        """Whether rows can be simulated: a constant column tells their scale."""
+        return bool(self.fit_intercept) and math.isfinite(self.epsilon)
 
     def _reduces(self, facts: Facts) -> bool:
         """Whether `reduced` finds the coordinates of the weights: within its bounds."""

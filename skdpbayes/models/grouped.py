@@ -25,7 +25,14 @@ from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.models.standard_rows import normal_rows, standard_rows
-from skdpbayes.models.whitened import InCoordinates, Mapped, moments_opening, whitening_axes
+from skdpbayes.models.whitened import (
+    InCoordinates,
+    Mapped,
+    moments_opening,
+    no_count,
+    whitening_axes,
+    with_count,
+)
 from skdpbayes.posteriors.base import Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.posteriors.hierarchy import Levels, linearised
@@ -219,7 +226,8 @@ class GroupedLogistic:
     row_norm : float
         Rows longer than this lose weight in the second moments.
     n_records : float
-        Public number of records.
+    counted : bool
+        As in `WhitenedLogistic`.
     """
 
     model: Reduced
@@ -228,6 +236,7 @@ class GroupedLogistic:
     n_groups: int = field(metadata={"static": True})
     row_norm: Number
     n_records: Number
+    counted: bool = field(default=False, metadata={"static": True})
 
     @property
     def n_columns(self) -> int:
@@ -242,7 +251,8 @@ class GroupedLogistic:
     def init(self) -> Params:
         """Coordinates before the release."""
         shares = np.full(self.n_groups, 1 / self.n_groups, np.float32)
-        return {"axes": np.eye(self.size, dtype=np.float32), "shares": shares}
+        known = {"axes": np.eye(self.size, dtype=np.float32), "shares": shares}
+        return known | (no_count() if self.counted else {})
 
     def openings(self) -> tuple[Opening]:
         """Sums of the weighted second moments of rows, and sizes of groups."""
@@ -257,13 +267,15 @@ class GroupedLogistic:
 
         moments = moments_opening(norm, row, learn)
 
+        def counts(record: Record) -> jax.Array:
+            # A null record has a group, and entries that are no numbers.
+            return jnp.isfinite(jnp.sum(record["x"])) & (self.rows.known(record) > 0)
+
         def statistics(params: Params) -> Callable[[Record], Mapping[str, Contribution]]:
             query = moments.statistics(params)
 
             def one(record: Record) -> Mapping[str, Contribution]:
-                # A null record has a group, and entries that are no numbers.
-                counts = jnp.isfinite(jnp.sum(record["x"])) & (self.rows.known(record) > 0)
-                own = counts & (record["group"] == jnp.arange(self.n_groups))
+                own = counts(record) & (record["group"] == jnp.arange(self.n_groups))
                 return {**query(record), "sizes": own.astype(jnp.float32)}
 
             return one
@@ -281,14 +293,16 @@ class GroupedLogistic:
             "moments": block._replace(share=1 - _SIZES),
             "sizes": Block(jnp.float32(1), _SIZES, together="mean"),
         }
-        return (Opening(statistics, blocks, update),)
+        opening = Opening(statistics, blocks, update)
+        return (with_count(opening, counts) if self.counted else opening,)
 
     def marginal(self, params: Params) -> GroupedCoordinates:
         """The model in the coordinates found."""
         shares = params["shares"]
+        count = {name: params[name] for name in no_count() if self.counted}
         scale = 1 / jnp.sqrt(shares.clip(_LEAST_SHARE * shares.mean()))
         axes = jnp.kron(jnp.diag(scale), params["axes"])
-        return GroupedCoordinates(self.rows, axes, shares, self.model, self.prior)
+        return GroupedCoordinates(self.rows, axes, shares, self.model, self.prior, **count)
 
     @property
     def rows_have_scale(self) -> bool:

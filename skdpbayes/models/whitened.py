@@ -185,9 +185,11 @@ class WhitenedLogistic:
     row_norm : float
         Rows longer than this lose weight in the second moments.
     n_records : float
-        Public number of records; infinite where it is private.
+        Public number of rows, or their largest number where records are persons; infinite where it
+        is private.
     counted : bool
-        Whether it is private, and released beside the moments.
+        Whether it is private, or that of persons, whose rows are then counted: released beside the
+        moments.
     """
 
     model: LogisticRegression
@@ -208,7 +210,7 @@ class WhitenedLogistic:
     def init(self) -> Params:
         """Coordinates before the release."""
         axes = {"axes": np.eye(self.model.n_columns, dtype=np.float32)}
-        return axes | (dict.fromkeys(_COUNT, np.ones((), np.float32)) if self.counted else {})
+        return axes | (no_count() if self.counted else {})
 
     def openings(self) -> tuple[Opening]:
         """Sum of the weighted second moments."""
@@ -223,7 +225,7 @@ class WhitenedLogistic:
             return {"axes": whitening_axes(moments, variance, norm)}
 
         moments = moments_opening(norm, row, learn)
-        return (_with_count(moments, self.model.known) if self.counted else moments,)
+        return (with_count(moments, self.model.known) if self.counted else moments,)
 
     def marginal(self, params: Params) -> InCoordinates:
         """The model in the coordinates found."""
@@ -261,7 +263,12 @@ def whitening_axes(moments: jax.Array, variance: jax.Array, norm: jax.Array) -> 
     return (vectors / jnp.sqrt(second)).astype(jnp.float32)
 
 
-def _with_count(opening: Opening, known: Callable[[Record], jax.Array]) -> Opening:
+def no_count() -> Params:
+    """What `with_count` releases, before."""
+    return dict.fromkeys(_COUNT, np.ones((), np.float32))
+
+
+def with_count(opening: Opening, known: Callable[[Record], jax.Array]) -> Opening:
     """Opening that releases the number of records too, for a part of its budget."""
 
     def statistics(params: Params) -> Callable[[Record], Mapping[str, Contribution]]:
@@ -276,7 +283,8 @@ def _with_count(opening: Opening, known: Callable[[Record], jax.Array]) -> Openi
         count = single(dict(zip(_COUNT, (total, variance), strict=True)))
         return {**opening.update(params, sums, scales, key), **count}
 
-    blocks = {name: one._replace(share=1 - _COUNT_SHARE) for name, one in opening.blocks.items()}
+    rest = 1 - _COUNT_SHARE
+    blocks = {name: one._replace(share=rest * one.share) for name, one in opening.blocks.items()}
     return Opening(statistics, {**blocks, "count": Block(NORM, _COUNT_SHARE, "weight")}, update)
 
 
