@@ -30,7 +30,8 @@ _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
         All release the sums of a bounded statistic once, and give the exact posterior, noise
         included: the scores of a family are linear in its statistic, so that rounds say no more.
         The gradient solvers go in rounds (see `DPBayesianLogisticRegression`) if a parameter of
-        rounds is given, or if `max_rows_per_person` exceeds one: scores of a person average out.
+        rounds is given, but for a `sampling_rate` of 1. If `max_rows_per_person` exceeds one there
+        are two releases, of a centre and of sums about it (``docs/persons.md``).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of rows is private. It is released
         beside the sums, and the posterior includes its noise; rounds need a `sampling_rate`.

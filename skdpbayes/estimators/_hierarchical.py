@@ -79,8 +79,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
     epsilon, delta
         As in `DPBayesianLogisticRegression`.
     solver : {"auto", "na-dpvi", "dpvi", "sgld"}, default="auto"
-        "auto" is "na-dpvi" up to 300 weights, and "dpvi" above, by persons, under "add_remove",
-        without an intercept, with `epsilon` infinite, and with a `guide` or `learning_rate`.
+        "auto" is "na-dpvi" up to 300 weights, and "dpvi" above, without an intercept, with
+        `epsilon` infinite, and with a `guide` or `learning_rate`.
     adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`.
     classes : array-like of shape (2,), Schema or Outcome, default=None

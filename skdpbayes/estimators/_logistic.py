@@ -61,7 +61,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
           chain, which seldom mixes under small budgets, and then warns.
         - "vips" is a few closed-form rounds of noisy sufficient statistics. Its intervals cover
           well, and its predictions are somewhat worse (``docs/solvers/vips.md``). It takes neither
-          `clipping_norm` nor `sampling_rate`, and refuses ``adjacency="add_remove"``.
+          `clipping_norm` nor `sampling_rate`, and refuses ``adjacency="add_remove"``. If
+          `max_rows_per_person` exceeds one it goes in the rounds of "na-dpvi": statistics of a
+          person add up, and scores do not.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given.

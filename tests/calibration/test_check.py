@@ -370,3 +370,15 @@ def test_a_long_check_says_so_once(monkeypatch):
     with pytest.warns(LongFitWarning) as said:
         check(DPBetaBernoulli(epsilon=1.0), 100, n_features=1, n_fits=3, random_state=0)
     assert sum(w.category is LongFitWarning for w in said) == 1
+
+
+def test_records_may_be_persons():
+    """Each fit gets the persons of its rows, which are taken as public."""
+    owner = np.repeat(np.arange(100), 3)
+    own = DPBetaBernoulli(epsilon=1.0, max_rows_per_person=3)
+    found = check(own, 300, groups=owner, n_fits=20, random_state=0)
+    assert "groups" in found.taken_as_public and 0.6 < found.coverage.coverage[0] <= 1
+    by_row = check(DPBetaBernoulli(epsilon=1.0), 300, n_fits=20, random_state=0)
+    assert found.width[0] > 1.2 * by_row.width[0]  # of noise that is root 3 times as large
+    with pytest.raises(ValueError, match="groups"):
+        check(own, 300, n_fits=2)

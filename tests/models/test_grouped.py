@@ -426,14 +426,14 @@ def test_fits_are_in_grouped_coordinates_and_ignore_what_is_no_record():
         ({"learning_rate": 0.1}, 2000, "dpvi", None),
         ({"epsilon": np.inf}, 2000, "dpvi", None),
         ({"fit_intercept": False}, 2000, "dpvi", None),
-        ({"adjacency": "add_remove", "sampling_rate": 0.5}, 2000, "dpvi", None),
-        ({"max_rows_per_person": 2}, 2000, "dpvi", None),
+        ({"adjacency": "add_remove", "sampling_rate": 0.5}, None, "na-dpvi", GroupedLogistic),
+        ({"max_rows_per_person": 2}, 2000, "na-dpvi", GroupedLogistic),
         pytest.param(
             {"groups": 200, "group_features": None}, 2000, "dpvi", None, marks=pytest.mark.slow
         ),
         ({"groups": 40, "group_features": np.ones((40, 1000))}, 2000, "dpvi", None),
         ({"group_scale": 1e-5}, 2000, "dpvi", None),
-        ({"solver": "na-dpvi", "max_rows_per_person": 2}, 2000, "na-dpvi", None),
+        ({"solver": "na-dpvi", "fit_intercept": False}, 2000, "na-dpvi", None),
     ],
     ids=lambda value: next(iter(value), "default") if isinstance(value, dict) else None,
 )
@@ -442,6 +442,29 @@ def test_facts_choose_the_solver(changes, n, solver, kind):
     inner = type(getattr(plan.solver, "solver", plan.solver)).__name__
     assert inner == {"dpvi": "DPVI", "na-dpvi": "NADPVI"}[solver]
     assert isinstance(plan.model, GroupedLogistic) == (kind is GroupedLogistic)
+    if kind is GroupedLogistic:  # rows are counted where their number is not public
+        most = changes.get("max_rows_per_person", 1)
+        assert plan.model.counted == (n is None or most > 1)
+        assert float(plan.model.n_records) == (np.inf if n is None else n * most)
+
+
+def test_a_released_number_of_rows_stands_for_simulated_ones():
+    model = hierarchical(max_rows_per_person=2).plan(2000, 2).model
+    (opening,) = model.openings()
+    assert sum(block.share for block in opening.blocks.values()) == pytest.approx(1)
+    assert opening.blocks["count"].together == "weight"  # a person adds as many as they have
+    rows = {"x": jnp.ones((5, 2)).at[0].set(jnp.nan), "y": jnp.ones(5), "group": jnp.zeros(5, int)}
+    with jax.enable_x64(True):
+        sums = jax.vmap(opening.statistics(model.init()))(rows)
+        np.testing.assert_array_equal(sums["count"].ravel(), [0, 1, 1, 1, 1])
+        noisy = {
+            "moments": jnp.eye(2)[None, :, None],
+            "sizes": jnp.full(3, 100.0),
+            "count": jnp.array([3000.0]),
+        }
+        scales = dict.fromkeys(noisy, jnp.asarray(30.0))
+        found = model.marginal(opening.update(model.init(), noisy, scales, jax.random.key(0)))
+    assert found.n_records == 3000 and found.count_variance == pytest.approx(1e-4)
 
 
 def test_parameters_of_other_solvers_are_refused():
