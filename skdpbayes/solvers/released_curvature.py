@@ -35,7 +35,6 @@ SIDE_SHARE = 0.05  # budget share, in curvature rounds, of each release beside t
 _VARIED = 0.25  # relative spread of the weights of coordinates about the mean weight
 _LEAST_WEIGHT = 0.02
 _FLAT = 1e-6  # variance where the likelihood is flat, over the mean one, to be inverted
-_KEPT_ERRORS = 2.0  # standard errors by which the share that persons keep is shrunk
 _ROOT_2 = 2**0.5  # two values, each at most the norm, are root 2 times the norm together
 
 
@@ -126,10 +125,13 @@ class Curvature(NamedTuple):
             )
         if "whole" in estimate:
             norms = average(norms, jnp.stack([estimate["whole"], estimate["kept"]]))
-            # Shrunk towards 1 by its noise; rows that are alike keep the least.
-            error = _KEPT_ERRORS * jnp.sqrt(new) * scales["whole"] + 1e-30
-            whole, short = norms.clip(0) + error
-            kept = (short / whole).clip(1 / jnp.sqrt(mechanism.most_rows), 1)
+            # What noise alone may make of it counts as nothing lost: curvatures are too small then,
+            # and intervals too wide. Rows that are alike keep the least.
+            whole, lost = norms[0], norms[0] - norms[1]
+            error = _ROOT_2 * jnp.sqrt(new) * scales["whole"]
+            told = (1 - (error / jnp.maximum(lost, 1e-30)) ** 2).clip(0)
+            kept = 1 - told * lost / jnp.maximum(whole, lost)
+            kept = kept.clip(1 / jnp.sqrt(mechanism.most_rows), 1)
         return Curvature(
             kept_matrix=average(self.kept_matrix, (matrix + matrix.T) / 2),
             kept_variance=noise(self.kept_variance, scales["curvature"] ** 2 / 2),
