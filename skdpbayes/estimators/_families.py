@@ -116,9 +116,8 @@ class FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         from skdpbayes.solvers.vips import OneRelease
 
         draws = self._draws(plan, outcome)
-        if not isinstance(
-            plan.solver, OneRelease | CentredRelease
-        ):  # it is of the unconstrained parameter
+        if not isinstance(plan.solver, OneRelease | CentredRelease):
+            # Posteriors of rounds are of the unconstrained parameter.
             self.posterior_ = MappedPosterior(self.posterior_, type(plan.model).constrained)
             draws = plan.model.constrained(draws)
         self._set_parameter(plan, draws)

@@ -139,7 +139,9 @@ class GammaExponential(ConjugateFamily):
         slopes = jnp.diff(below, axis=1, prepend=below[:, :1] - 1, append=below[:, -1:])
         return (nodes - mean[:, None]) * self.upper, -jnp.diff(slopes, axis=1)
 
-    def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> RatePosterior:
+    def noisy_posterior(
+        self, total: np.ndarray, scale: float | np.ndarray, n_records: int
+    ) -> RatePosterior:
         """Posterior of the rates."""
         return RatePosterior(
             total, scale, n_records, float(self.shape), float(self.rate), float(self.upper)
@@ -238,18 +240,20 @@ class BetaBernoulli(ConjugateFamily):
         """Values of the entries less their mean, and probabilities, (n_statistics, 2) each."""
         return _two_values(centre + 0.5)
 
-    def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> FirstOfEach:
+    def noisy_posterior(
+        self, total: np.ndarray, scale: float | np.ndarray, n_records: int
+    ) -> FirstOfEach:
         """Posterior of the probabilities."""
         # A sum of x - 1/2 is half the difference of two counts; independent noise in both counts
         # has sqrt(2) times its standard deviation.
         pairs = [
             CountsPosterior(
                 np.array([t, -t]),
-                scale * math.sqrt(2),
+                own * math.sqrt(2),
                 n_records,
                 np.array([self.a, self.b], float),
             )
-            for t in total
+            for t, own in zip(total, np.broadcast_to(scale, np.shape(total)), strict=True)
         ]
         return FirstOfEach(tuple(pairs))
 
@@ -349,7 +353,9 @@ class DirichletCategorical(ConjugateFamily):
         """Values of the entries less their mean, and probabilities, (n_statistics, 2) each."""
         return _two_values(centre + 1 / self.n_categories)
 
-    def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> CountsPosterior:
+    def noisy_posterior(
+        self, total: np.ndarray, scale: float | np.ndarray, n_records: int
+    ) -> CountsPosterior:
         """Posterior of the probabilities."""
         return CountsPosterior(total, scale, n_records, np.asarray(self.concentration, np.float64))
 

@@ -14,7 +14,7 @@ from skdpbayes.models.base import NORM, CentredModel
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.plans.gradients import refuse_many_parameters
 from skdpbayes.plans.settings import Bounds, PlanFunction, Planned, Settings
-from skdpbayes.solvers.centred import FIRST_SHARE, SHORTER, CentredRelease
+from skdpbayes.solvers.centred import FIRST_SHARE, SHORTER, CentredRelease, noise_growth
 from skdpbayes.solvers.net_scores import RESCALED, NetDPVI, NetNADPVI, NetScores, NetSGLD
 from skdpbayes.solvers.topics_dpvi import TopicsDPVI
 from skdpbayes.solvers.topics_na_dpvi import TopicsNADPVI
@@ -80,18 +80,20 @@ def plan_family(rounds: PlanFunction) -> PlanFunction:
 def plan_sums(settings: Settings, model: ConjugateModel, bounds: Bounds, n: int | None) -> Planned:
     """One release of a family's summed statistics, or two where a record has several rows.
 
-    A centre that noise moves far leaves nothing of the clipped sums. There one release is better.
+    One is better where the centre would be noise, which leaves nothing of clipped sums about it,
+    and for two rows or many categories, whose sums about a centre have as much noise as whole ones.
     """
-    if settings.most_rows == 1 or n is None or not isinstance(model, CentredModel):
+    most = settings.most_rows
+    if n is None or not isinstance(model, CentredModel) or noise_growth(model, most) > 0.9 * most:
         return plan_one_release(settings, model, bounds, n)
     settings.refuse("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     schedule = [(FIRST_SHARE**-0.5, 1), ((1 - FIRST_SHARE) ** -0.5, 1)]
     steps = settings.noise(2, 1.0, schedule).steps
-    error = steps[0].noise_multiplier / n * (settings.most_rows * model.n_statistics) ** 0.5
+    error = steps[0].noise_multiplier / n * (most * model.n_statistics) ** 0.5
     if error > _LEAST_CENTRED:
         return plan_one_release(settings, model, bounds, n)
     norm = one_release(model, 0).clipping_norm
-    solver = CentredRelease(norm, np.float64(n * settings.most_rows))
+    solver = CentredRelease(norm, np.float64(n * most))
     return Planned(solver, settings.spec(steps), SHORTER * float(NORM * norm), "statistic")
 
 
@@ -100,7 +102,7 @@ def plan_moments(
 ) -> Planned:
     """One release of the moments of columns, which also counts the records."""
     del bounds, n
-    return _released_once(settings, one_release(model, 0, "statistic"))
+    return _released_once(settings, one_release(model, 0, "mean"))
 
 
 def _released_once(settings: Settings, solver: OneRelease) -> Planned:

@@ -37,7 +37,7 @@ class RatePosterior(SampledPosterior):
     Attributes
     ----------
     sums : array of shape (d,)
-    scale : float
+    scale : float or array of shape (d,)
         Standard deviation of the noise in each sum.
     n_records : int
     shape, rate : float
@@ -46,7 +46,7 @@ class RatePosterior(SampledPosterior):
     """
 
     sums: np.ndarray
-    scale: float
+    scale: float | np.ndarray
     n_records: int
     shape: float
     rate: float
@@ -61,7 +61,9 @@ class RatePosterior(SampledPosterior):
 
     @cached_property
     def _grids(self):
-        return [self._grid(total) for total in self.sums]
+        scales = np.broadcast_to(self.scale, np.shape(self.sums))
+        each = [replace(self, scale=float(scale)) for scale in scales]
+        return [own._grid(total) for own, total in zip(each, self.sums, strict=True)]
 
     @property
     def log_evidence(self) -> float:
@@ -182,14 +184,14 @@ class CountsPosterior(SampledPosterior):
     ----------
     counts : array of shape (K,)
         Noisy counts.
-    scale : float
+    scale : float or array of shape (K,)
         Standard deviation of the noise in each count.
     n_records : int
     concentration : array of shape (K,)
     """
 
     counts: np.ndarray
-    scale: float
+    scale: float | np.ndarray
     n_records: int
     concentration: np.ndarray
 
@@ -257,12 +259,14 @@ class CountsPosterior(SampledPosterior):
     def _log_factors(self):
         """Log factor of each category at every count."""
         known = np.arange(self.n_records + 1)
-        # The total is known, so only differences of the noisy counts are informative.
-        noisy = self.counts + (self.n_records - self.counts.sum()) / len(self.counts)
+        # The total is known: counts are nearest to the noisy ones on it.
+        scale = np.broadcast_to(np.maximum(self.scale, 0.05), np.shape(self.counts))
+        variance = scale**2
+        noisy = self.counts + (self.n_records - self.counts.sum()) * variance / variance.sum()
         return (
             special.gammaln(known + self.concentration[:, None])
             - special.gammaln(known + 1)
-            - 0.5 * ((known - noisy[:, None]) / max(self.scale, 0.05)) ** 2
+            - 0.5 * ((known - noisy[:, None]) / scale[:, None]) ** 2
         )
 
     @staticmethod

@@ -9,7 +9,8 @@ releases. The first, of the mean over each person's rows, finds a centre c. The 
 of each person, entry by entry, beside the number of their rows. The expectation, of as many
 independent rows whose mean is c, is exact (`clipped_sums`). So clipping moves no estimate: what is
 released has mean zero if c is the truth. Otherwise it is ``kept * n (mean - c)``, by the slope
-`kept` of clipped sums, which gives the sum of n rows and, of that, the exact posterior.
+`kept` of clipped sums. That gives the sum of n rows, with the noise over the slope and the variance
+that clipping adds; given this sum the posterior is exact.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 from skdpbayes.mechanism.records import Person
 from skdpbayes.mechanism.spec import Block, Mechanism
@@ -37,10 +39,36 @@ _TINY = 1e-30
 
 
 class Clipped(NamedTuple):
-    """Clipped sums of k rows about their mean, k = 1, ..., `_MOST`."""
+    """Clipped sums of rows about their mean, by the number of rows."""
 
-    mean: jax.Array  # (_MOST, P)
-    kept: jax.Array  # slope of the mean, over that of the sums themselves, (_MOST, P)
+    mean: jax.Array  # (n, P)
+    kept: jax.Array  # slope of the mean, over that of the sums themselves, (n, P)
+    spread: jax.Array  # variance over the square of the slope, and over that of the sums, (n, P)
+
+    def of(self, rows: jax.Array, most: jax.Array) -> Clipped:
+        """By interpolation at a number of rows, each (P,)."""
+
+        def at(table: jax.Array) -> jax.Array:
+            numbers, one = jnp.arange(1.0, _MOST + 1), (None, None, 1)
+            few = jax.vmap(jnp.interp, one)(rows, numbers, table[:_MOST])
+            many = jax.vmap(jnp.interp, one)(rows * _MOST / most, numbers, table[_MOST:])
+            return jnp.where(rows <= _MOST, few, many)
+
+        return Clipped(*map(at, self))
+
+
+def noise_growth(model: CentredModel, most: int) -> float:
+    """Noise of these sums of `most` rows, over that of a row's: at a centre in the middle.
+
+    A sum of whole statistics has `most`.
+    """
+    low, high = (float(x) for x in model.range_of_means())
+    limit = SHORTER * (most / model.n_statistics) ** 0.5 * model.statistic_bound() / (high - low)
+    share = -low / (high - low)
+    rows = np.arange(most + 1)
+    density, sums = stats.binom.pmf(rows, most, share), rows - most * share
+    kept = density @ (np.clip(sums, -limit, limit) * sums) / (density @ sums**2)
+    return float(SHORTER * (most / ((1 - FIRST_SHARE) * (1 - _COUNT_SHARE))) ** 0.5 / kept)
 
 
 class Centred(NamedTuple):
@@ -48,7 +76,7 @@ class Centred(NamedTuple):
 
     centre: jax.Array  # (P,)
     total: jax.Array  # second release, (P,)
-    scale: jax.Array  # standard deviation of its noise
+    scale: jax.Array  # standard deviation of its noise, and of what clipping adds, (P,)
     rows: jax.Array  # released number of rows
     rows_scale: jax.Array
     persons: jax.Array  # released number of persons with rows
@@ -74,7 +102,7 @@ class CentredRelease:
         """State before any release."""
         del key
         zeros, zero = jnp.zeros(model.n_statistics), jnp.zeros(())
-        return Centred(zeros, zeros, zero, zero, zero, zero)
+        return Centred(zeros, zeros, zeros, zero, zero, zero)
 
     def which(self, step: jax.Array) -> jax.Array:
         """Index of the kind of round: the means, then the sums."""
@@ -83,7 +111,7 @@ class CentredRelease:
     def rounds(self, model: CentredModel, mechanism: Mechanism) -> tuple[Round[Centred], ...]:
         """The two releases."""
         norm, most = jnp.asarray(self.clipping_norm, jnp.float32), mechanism.most_rows
-        half = self.clipping_norm / model.n_statistics**0.5  # of the range of an entry
+        limit = self.clipping_norm / model.n_statistics**0.5  # of an entry of a row
         # Without noise nothing is clipped: about a mean, entries are as long as the whole range.
         short = jnp.where(jnp.asarray(mechanism.sigmas)[0] > 0, jnp.float32(SHORTER), 2)
 
@@ -97,36 +125,36 @@ class CentredRelease:
             total, persons = (estimate[x].astype(float) for x in ("mean", "persons"))
             persons = jnp.maximum(persons[0], jnp.maximum(2 * scales["persons"], 1))
             variance = (scales["mean"].astype(float) / persons) ** 2
-            # That of a uniform distribution on the range, whose centre is zero.
-            prior = half**2 / 3
+            prior = limit**2 / 3  # for entries of half the range as for a uniform distribution
             centre = total / persons * prior / (prior + variance)
             return state._replace(centre=jnp.clip(centre, *model.range_of_means()), persons=persons)
 
-        def query_of(state: Centred) -> tuple[PersonQuery, jax.Array]:
-            """Query of the second release, and what clipped sums of its rows keep."""
-            longest = mechanism.norm_of_record(short * half, "statistic")
-            own = clipped_sums(
-                *model.rows_about(state.centre), longest * jnp.sqrt(jnp.minimum(1, _MOST / most))
-            )
+        def query_of(state: Centred) -> tuple[PersonQuery, Clipped]:
+            """Query of the second release, and what is known of its sums."""
+            longest = mechanism.norm_of_record(short * limit, "statistic")
+            parts, numbers = jnp.minimum(1, _MOST / most), jnp.arange(1, _MOST + 1)
+            limits = longest * jnp.repeat(jnp.sqrt(jnp.array([1, parts])), _MOST)
+            values, shares = model.rows_about(state.centre)
+            own = clipped_sums(values, shares, jnp.tile(numbers, 2), limits)
             # With its expectation taken off, a sum may be longer by that.
-            held = jnp.arange(_MOST) < most  # numbers of rows that occur
+            held = jnp.concatenate([numbers <= most, jnp.full(_MOST, most > _MOST)])
             room = 1 / (1 + jnp.max(jnp.abs(own.mean) * held[:, None]) / longest)
-            numbers = single((state.centre, own.mean, longest, room))  # the same on all devices
-            return PersonQuery(model, *numbers, jnp.asarray(most)), own.kept
+            told = single((state.centre, own.mean, longest, room))  # the same on all devices
+            return PersonQuery(model, *told, jnp.asarray(most)), own
 
         def learn_sums(
             state: Centred, point: Point, step: jax.Array, estimate: Sums, scales: Scales
         ) -> Centred:
             del point, step
-            query, kept = query_of(state)
+            query, own = query_of(state)
             rows = jnp.clip(estimate["rows"].astype(float)[0], 1, self.n_records)
-            each = jnp.clip(rows / state.persons, 1, most)  # of a mean person
-            kept = jax.vmap(jnp.interp, (None, None, 1))(
-                each * jnp.minimum(1, _MOST / most), jnp.arange(1.0, _MOST + 1), kept
-            )
+            own = own.of(jnp.clip(rows / state.persons, 1, most), most)  # of a mean person
+            values, shares = model.rows_about(state.centre)
+            added = rows * jnp.sum(shares * values**2, axis=1) * (own.spread - 1).clip(0)
+            factor = query.room * own.kept
             return state._replace(
-                total=estimate["sum"].astype(float) / (query.room * kept),
-                scale=scales["sum"].astype(float) / (query.room * jnp.sqrt(jnp.mean(kept**2))),
+                total=estimate["sum"].astype(float) / factor,
+                scale=jnp.sqrt((scales["sum"].astype(float) / factor) ** 2 + added),
                 rows=estimate["rows"].astype(float)[0],
                 rows_scale=scales["rows"].astype(float),
             )
@@ -153,19 +181,19 @@ class CentredRelease:
         )
 
     def posterior(self, model: CentredModel, state: Centred) -> Any:
-        """The exact posterior given the sums of all rows: a mixture over their number."""
+        """The exact posterior given the sum of all rows: a mixture over their number."""
         told = jax.tree.map(np.asarray, state)
         return CountedPosterior.given(
-            lambda n: model.noisy_posterior(told.total + n * told.centre, float(told.scale), n),
+            lambda n: model.noisy_posterior(told.total + n * told.centre, told.scale, n),
             float(told.rows),
             float(told.rows_scale),
             int(self.n_records),
         )
 
     def diagnostics(self, model: CentredModel, state: Centred, posterior: Any) -> dict[str, Any]:
-        """The standard deviation of the noise in each sum."""
+        """The standard deviation of the noise in each sum, (P,)."""
         del model, posterior
-        return {"noise_std": float(state.scale)}
+        return {"noise_std": np.asarray(state.scale)}
 
 
 @dataclass(frozen=True)
@@ -174,7 +202,7 @@ class PersonQuery:
 
     model: CentredModel
     centre: jax.Array
-    expected: jax.Array  # of clipped sums, by number of rows, (_MOST, P)
+    expected: jax.Array  # of clipped sums, by number of rows, and of parts, (2 * _MOST, P)
     limit: jax.Array  # of an entry
     room: jax.Array  # factor of all
     most: jax.Array
@@ -189,13 +217,16 @@ class PersonQuery:
         known = record.present & (jax.vmap(self.model.known)(record.rows) == 1)
         total = jnp.sum(jnp.where(known[:, None], rows - self.centre, 0), axis=0)
         n = jnp.sum(known)
-        place = jnp.ceil(n * jnp.minimum(1, _MOST / self.most)).astype(jnp.int32)
+        parts = jnp.ceil(n * (_MOST / self.most)).astype(jnp.int32)
+        place = jnp.where(n <= _MOST, n, _MOST + parts)
         expected = jnp.where(n > 0, self.expected[place - 1], 0)
         score = self.room * (jnp.clip(total, -self.limit, self.limit) - expected)
         return {"sum": score, "rows": n[None].astype(score.dtype)}
 
 
-def clipped_sums(values: jax.Array, shares: jax.Array, limit: jax.Array) -> Clipped:
+def clipped_sums(
+    values: jax.Array, shares: jax.Array, numbers: jax.Array, limits: jax.Array
+) -> Clipped:
     """Exact moments of clipped sums of independent rows, entry by entry.
 
     Parameters
@@ -204,8 +235,10 @@ def clipped_sums(values: jax.Array, shares: jax.Array, limit: jax.Array) -> Clip
         Evenly spaced values of each entry, less its mean.
     shares : array of shape (P, g)
         Their probabilities.
-    limit : float
-        Largest absolute value of an entry.
+    numbers : int array of shape (n,)
+        Of rows, at most `_MOST`.
+    limits : array of shape (n,)
+        Largest absolute value of an entry, for each of them.
     """
     g = values.shape[1]
     size = 2 ** int(np.ceil(np.log2(_MOST * (g - 1) + 1)))
@@ -213,11 +246,14 @@ def clipped_sums(values: jax.Array, shares: jax.Array, limit: jax.Array) -> Clip
     variance = jnp.sum(shares * values**2, axis=1).clip(_TINY)
     step = (values[:, -1] - values[:, 0]) / (g - 1)
 
-    def of(k: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(of: tuple[jax.Array, jax.Array]) -> Clipped:
+        k, limit = of
         density = jnp.fft.irfft(transform**k, size, axis=1)
         sums = k * values[:, :1] + step[:, None] * jnp.arange(size)
         clipped = jnp.clip(sums, -limit, limit)
         mean = jnp.sum(density * clipped, axis=1)
-        return mean, jnp.sum(density * clipped * sums, axis=1) / (k * variance)
+        kept = jnp.sum(density * clipped * sums, axis=1) / (k * variance)
+        spread = (jnp.sum(density * clipped**2, axis=1) - mean**2) / (kept**2 * k * variance)
+        return Clipped(mean, kept, spread)
 
-    return Clipped(*jax.lax.map(of, jnp.arange(1, _MOST + 1)))
+    return jax.lax.map(one, (numbers, limits))

@@ -110,7 +110,7 @@ class OneRelease(OneKindOfRound):
         Public number of records; if it is counted, the largest number of rows.
     unit : float or None
         Of `Counted`, if the number of rows is released.
-    together : {"sum", "statistic"}
+    together : {"sum", "statistic", "mean"}
         How the rows of one person add up (`Block`).
     """
 
