@@ -357,7 +357,9 @@ class DirichletCategorical(ConjugateFamily):
         self, total: np.ndarray, scale: float | np.ndarray, n_records: int
     ) -> CountsPosterior:
         """Posterior of the probabilities."""
-        return CountsPosterior(total, scale, n_records, np.asarray(self.concentration, np.float64))
+        concentration = np.asarray(self.concentration, np.float64)
+        counts = total + n_records / len(concentration)
+        return CountsPosterior(counts, scale, n_records, concentration)
 
     def _theta(self, params):
         return jax.nn.softmax(jnp.append(params, 0))

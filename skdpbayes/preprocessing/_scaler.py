@@ -47,8 +47,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
     max_rows_per_person : int, default=None
         Largest number of rows of a person. It makes the person the unit of privacy: `fit` takes the
         persons' names as `groups`, and keeps at most this many rows of each, evenly spaced. A
-        person whose statistics are too long counts for less (``docs/persons.md``). None: the row is
-        the unit.
+        person counts once, by the means over their rows. None: the row is the unit.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.posteriors import conjugate
@@ -264,3 +264,21 @@ def test_ranks_of_the_truth_are_uniform(name):
 )
 def test_ranks_notice_half_the_noise(name):
     assert p_value_of_ranks(name, 0.5) < 1e-5
+
+
+def test_counts_with_noise_of_their_own_sizes_are_nearest_on_the_total():
+    """Against all counts of three categories with the total."""
+    counts, scale, n = np.array([12.0, 30.0, 21.0]), np.array([1.0, 6.0, 3.0]), 60
+    model = DirichletCategorical(np.array([1.0, 2.0, 0.5]))
+    posterior = model.noisy_posterior(counts - n / 3, scale, n)
+    first, second = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
+    known = np.stack([first, second, n - first - second], axis=-1)[first + second <= n]
+    log = np.sum(
+        special.gammaln(known + model.concentration)
+        - special.gammaln(known + 1)
+        - ((known - counts) / scale) ** 2 / 2,
+        axis=1,
+    )
+    expected = special.softmax(log) @ known
+    found = posterior.sample_counts(np.random.default_rng(0), 20_000).mean(axis=0)
+    np.testing.assert_allclose(found, expected, atol=0.1)
