@@ -270,6 +270,25 @@ def test_released_correlations_count_by_their_noise_and_stay_below_the_curvature
     assert sum(own.share for own in blocks.values()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("lost", "noise", "kept"),
+    [(0.3, 0.01, 0.7), (0.3, 0.5, 1.0), (-0.3, 0.01, 1.0), (0.9, 0.1, 0.45)],
+)
+def test_what_noise_may_make_of_the_share_counts_as_nothing_lost(lost, noise, kept):
+    """Divided by a share that noise makes small, curvatures would be too large."""
+    spec = MechanismSpec((GaussianSteps(1.0, 1.0, 1),), most_rows=5).traced()
+    sums = {
+        "curvature": jnp.eye(2),
+        "variances": jnp.ones(3),
+        "whole": 1e3,
+        "kept": 1e3 * (1 - lost),
+    }
+    scales = dict.fromkeys(sums, jnp.float32(noise * 1e3))
+    known = Curvature.none(2).after(jax.tree.map(jnp.float32, sums), scales, spec)
+    np.testing.assert_allclose(known.kept, kept, rtol=0.05)
+    np.testing.assert_allclose(known.matrix, np.eye(2) / known.kept, rtol=1e-6)
+
+
 @pytest.mark.parametrize(("copies", "kept"), [(5, 5**-0.5), (1, 1.0)])
 def test_curvature_that_persons_lose_is_made_up_for(copies, kept):
     """The norms of the rows' curvatures, whole and as persons keep them, tell of its share."""
