@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -209,7 +210,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         *PosteriorEstimator._fitted,
         *("posterior_samples_", "weights_", "means_", "covariances_", "precisions_"),
         *("precisions_cholesky_", "weight_concentration_", "mean_precision_"),
-        *("degrees_of_freedom_", "converged_", "_scales"),
+        *("degrees_of_freedom_", "converged_", "_scales", "_quiet"),
     )
 
     def __init__(
@@ -446,7 +447,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return (covariance / np.outer(half, half)).astype(np.float32)
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
+        rng = copy.deepcopy(outcome.rng)
         draws = self._draws(plan, outcome)
+        quiet = self._draws_without_noise(plan, outcome, rng)
         params = outcome.state.params
         self.diagnostics_["n_records"] = float(params.total)
         if isinstance(self.posterior_, MixturePosterior):
@@ -456,6 +459,8 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             self.degrees_of_freedom_ = self.posterior_.freedom
         self._scales = plan.facts.own_scales()[:2]
         self._set_components(draws)
+        own = {} if quiet is None else self._summarised(self._in_units(quiet))
+        self._quiet = {name: draws.std(axis=0) for name, draws in own.items()}
 
     def _set_components(self, draws: np.ndarray) -> None:
         self.posterior_samples_ = self._in_units(draws)
@@ -476,8 +481,14 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         diagonals = np.diagonal(matrices, axis1=1, axis2=2).copy()
         return diagonals if self.covariance_type == "diag" else diagonals[:, 0]
 
+    def _quiet_std(self) -> dict[str, np.ndarray]:
+        return vars(self).get("_quiet", {})
+
     def _summary_draws(self) -> dict[str, np.ndarray]:
-        draws = self.posterior_samples_
+        return self._summarised(self.posterior_samples_)
+
+    @staticmethod
+    def _summarised(draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         variances = np.diagonal(draws["covariances"], axis1=2, axis2=3)
         return {"weights": draws["weights"], "means": draws["means"], "std": np.sqrt(variances)}
 

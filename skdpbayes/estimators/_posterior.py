@@ -68,6 +68,21 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
         self._chains = self.posterior_.n_chains
         return self.posterior_.ordered_sample(outcome.rng, self.n_posterior_samples)
 
+    def _draws_without_noise(
+        self, plan: Plan, outcome: Outcome, rng: np.random.Generator
+    ) -> np.ndarray | None:
+        """Draws as if scores had no privacy noise, where the solver is `na-dpvi`.
+
+        With `rng` as it was before `_draws`, so that both have the same errors of Monte Carlo.
+        """
+        from skdpbayes.solvers.na_dpvi import NADPVI
+
+        if not isinstance(getattr(plan.solver, "solver", plan.solver), NADPVI):
+            return None
+        quiet = plan.solver.without_noise(plan.model, outcome.state)
+        draws: np.ndarray = quiet.ordered_sample(rng, self.n_posterior_samples)
+        return draws
+
     def _warn_unless_mixed(self) -> None:
         """Warn if the diagnostics of a chain say that its draws are not from the posterior."""
         # NaN for what a chain does not move; all are NaN if it is too short to tell.

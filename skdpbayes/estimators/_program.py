@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +44,7 @@ class ProgramEstimator(PosteriorEstimator):
         calm=80.0,
         fast=0.6,  # steps as short take longer to arrive
     )
-    _fitted = (*PosteriorEstimator._fitted, "posterior_samples_", "_model")
+    _fitted = (*PosteriorEstimator._fitted, "posterior_samples_", "_model", "_quiet")
 
     @classmethod
     def _model_types(cls) -> tuple[type, ...]:
@@ -147,12 +148,19 @@ class ProgramEstimator(PosteriorEstimator):
         from skdpbayes.models.numpyro.model import NumPyroModel
 
         self._warn_of_bias(plan)
+        rng = copy.deepcopy(outcome.rng)
         draws = self._draws(plan, outcome)
+        quiet = self._draws_without_noise(plan, outcome, rng)
         learnt = plan.model.model
         if isinstance(learnt, Amortised):
             learnt = self._set_points(learnt)
         self._model = learnt if isinstance(learnt, NumPyroModel) else learnt.model
         self.posterior_samples_ = self._model.constrained(draws)
+        own = {} if quiet is None else self._model.constrained(quiet)
+        self._quiet = {name: np.std(values, axis=0) for name, values in own.items()}
+
+    def _quiet_std(self) -> dict[str, np.ndarray]:
+        return vars(self).get("_quiet", {})
 
     def _set_points(self, learnt: Amortised) -> Amortised:
         """The model at the fitted parameters, where they are points."""

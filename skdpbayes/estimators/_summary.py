@@ -114,8 +114,8 @@ class SummaryMixin:
               median; NaN for probabilities, rates, weights and standard deviations, which cannot be
               negative (but not for sites of a NumPyro model, whose sign is not known beforehand);
             - ``noise_share``, the part of `sd` that is privacy noise: the posterior without it
-              would have the standard deviation ``(1 - noise_share) * sd``. It is known for
-              logistic and linear regression with "na-dpvi" (the noise of the scores) and for
+              would have the standard deviation ``(1 - noise_share) * sd``. It is known with
+              "na-dpvi" (the noise of the scores) and for
               `DPBetaBernoulli`, `DPDirichletCategorical` and `DPGammaExponential` with "vips", and
               NaN elsewhere.
 

@@ -317,13 +317,16 @@ class NADPVI:
         found = self._found(model, state)
         return GaussianPosterior.from_precision(found.mean, found.precision)
 
-    def without_noise(self, model: Model, state: TraceState) -> GaussianPosterior:
-        """Posterior whose covariance leaves out the privacy noise of the scores.
+    def quiet(self, state: TraceState) -> TraceState:
+        """State whose posterior leaves out the privacy noise of the scores.
 
         Curvature and coordinates are those released.
         """
-        blocks = state.blocks._replace(noise=0 * state.blocks.noise)
-        return self.posterior(model, state._replace(blocks=blocks))
+        return state._replace(blocks=state.blocks._replace(noise=0 * state.blocks.noise))
+
+    def without_noise(self, model: Model, state: TraceState) -> GaussianPosterior:
+        """Posterior of the `quiet` state."""
+        return self.posterior(model, self.quiet(state))
 
     def likelihood(self, model: Model, state: TraceState) -> NormalLikelihood:
         """Likelihood of the parameters given all releases.

@@ -26,7 +26,7 @@ from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import LooksAgain, OpenedModel, Opening
 from skdpbayes.models.protocols import HasHyperPrior, Number, Params
 from skdpbayes.models.whitened import InCoordinates
-from skdpbayes.posteriors.base import GaussianPosterior, MappedPosterior, Posterior
+from skdpbayes.posteriors.base import MappedPosterior, Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.solvers.base import (
     GradientSolver,
@@ -167,11 +167,10 @@ class Opened:
             own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), marginal)
             yield from self.solver.programs(own, state.solver)
 
-    def without_noise(self, model: OpenedModel, state: OpenedState) -> GaussianPosterior:
+    def without_noise(self, model: OpenedModel, state: OpenedState) -> Posterior:
         """Posterior of `na-dpvi` without the noise of scores, in the model's own parameters."""
         assert isinstance(self.solver, NADPVI)
-        marginal = self._marginal(model, state)
-        return marginal.natural(self.solver.without_noise(marginal, state.solver))
+        return self.posterior(model, state._replace(solver=self.solver.quiet(state.solver)))
 
     def likelihood(self, model: OpenedModel, state: OpenedState) -> NormalLikelihood:
         """The likelihood that `na-dpvi` leaves, in the model's own parameters."""

@@ -81,6 +81,13 @@ def test_without_noise_the_posterior_is_exact(solver):
     np.testing.assert_allclose(
         fitted.posterior_samples_["sum"], draws.sum(axis=1), rtol=1e-4, atol=1e-5
     )
+    if solver == "na-dpvi":
+        np.testing.assert_allclose(fitted.summary()["noise_share"], 0, atol=0.05)
+        noisy = DPNumPyroModel(linear, solver=solver, random_state=0).fit(X, NUMBERS).summary()
+        # What is left is at least the exact width: clipping costs some, and noise of the curvature.
+        left = ((1 - noisy["noise_share"]) * noisy["sd"])[["w[0]", "w[1]"]]
+        assert noisy["noise_share"].between(0.01, 0.5).all()
+        assert (left > 0.9 * sd).all() and (left < 2 * sd).all()
 
 
 @pytest.mark.slow
