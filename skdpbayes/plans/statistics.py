@@ -31,6 +31,7 @@ from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
 _DRAWN_WEIGHT = 0.1  # least weight of a round at a draw: without noise, draws are averaged
 _LANGEVIN_TIME, _LONGEST_STEP = 60.0, 0.5  # of a chain over topics: sum of its steps, and a step
+_WORTH = 0.9  # noise of centred sums, over that of whole ones
 _LEAST_CENTRED = 0.5  # error of a centre, over the limit of a sum of the most rows
 _MOST_COUNTED = 2**31  # rows, where their number is private
 TYPICAL_COUNT = 4.0  # summed contribution of a document of norm 1: the root of 16 words
@@ -84,7 +85,10 @@ def plan_sums(settings: Settings, model: ConjugateModel, bounds: Bounds, n: int 
     and for two rows or many categories, whose sums about a centre have as much noise as whole ones.
     """
     most = settings.most_rows
-    if n is None or not isinstance(model, CentredModel) or noise_growth(model, most) > 0.9 * most:
+    if most == 1 or n is None or not isinstance(model, CentredModel):
+        return plan_one_release(settings, model, bounds, n)
+    whole = most * Counted.of(model).statistic_bound() / model.statistic_bound()
+    if noise_growth(model, most) > _WORTH * whole:
         return plan_one_release(settings, model, bounds, n)
     settings.refuse("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     schedule = [(FIRST_SHARE**-0.5, 1), ((1 - FIRST_SHARE) ** -0.5, 1)]

@@ -58,15 +58,14 @@ class Clipped(NamedTuple):
 
 
 def noise_growth(model: CentredModel, most: int) -> float:
-    """Noise of these sums of `most` rows, over that of a row's: at a centre in the middle.
+    """Noise of these sums of `most` rows over what they keep, over that of a row's whole statistic.
 
-    A sum of whole statistics has `most`.
+    Of an entry that is at either end of its range half of the time, which keeps the least.
     """
     low, high = (float(x) for x in model.range_of_means())
     limit = SHORTER * (most / model.n_statistics) ** 0.5 * model.statistic_bound() / (high - low)
-    share = -low / (high - low)
     rows = np.arange(most + 1)
-    density, sums = stats.binom.pmf(rows, most, share), rows - most * share
+    density, sums = stats.binom.pmf(rows, most, 0.5), rows - most / 2
     kept = density @ (np.clip(sums, -limit, limit) * sums) / (density @ sums**2)
     return float(SHORTER * (most / ((1 - FIRST_SHARE) * (1 - _COUNT_SHARE))) ** 0.5 / kept)
 

@@ -610,7 +610,7 @@ def all_rows(case):
     if not case.samples:
         return {}
     starting = ("GaussianMixture", "SigmoidBeliefNet")  # which have releases for their start
-    steps = 8 if case.model in starting else 3
+    steps = 8 if case.model in starting else 4
     return {"sampling_rate": 1.0, "n_steps": max(steps, case.fewest_steps)}
 
 
