@@ -18,6 +18,7 @@ from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import (
     Model,
     curvature,
+    double,
     flat_start,
     identified,
     identified_part,
@@ -124,14 +125,17 @@ class Curvature(NamedTuple):
                 noise(scores.variance, scales["scores"] ** 2 / 2),
             )
         if "whole" in estimate:
-            norms = average(norms, jnp.stack([estimate["whole"], estimate["kept"]]))
+            # In double precision: differences of the two show the last bits, which a replay has too.
+            both = double(jnp.stack([estimate["whole"], estimate["kept"]]))
+            norms = single(average(double(norms), both))
             # What noise alone may make of it counts as nothing lost: curvatures are too small then,
             # and intervals too wide. Rows that are alike keep the least.
-            whole, lost = norms[0], norms[0] - norms[1]
+            whole, short = double(norms)
+            lost = jnp.maximum(whole - short, 1e-30)
             error = _ROOT_2 * jnp.sqrt(new) * scales["whole"]
-            told = (1 - (error / jnp.maximum(lost, 1e-30)) ** 2).clip(0)
-            kept = 1 - told * lost / jnp.maximum(whole, lost)
-            kept = kept.clip(1 / jnp.sqrt(mechanism.most_rows), 1)
+            told = (1 - (error / lost) ** 2).clip(0)
+            share = 1 - told * lost / jnp.maximum(whole, lost)
+            kept = single(share.clip(1 / jnp.sqrt(mechanism.most_rows), 1))
         return Curvature(
             kept_matrix=average(self.kept_matrix, (matrix + matrix.T) / 2),
             kept_variance=noise(self.kept_variance, scales["curvature"] ** 2 / 2),
