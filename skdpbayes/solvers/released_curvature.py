@@ -125,7 +125,7 @@ class Curvature(NamedTuple):
                 noise(scores.variance, scales["scores"] ** 2 / 2),
             )
         if "whole" in estimate:
-            # In double precision: differences of the two show the last bits, which a replay has too.
+            # In double precision: their difference shows the last bits, and a replay has others.
             both = double(jnp.stack([estimate["whole"], estimate["kept"]]))
             norms = single(average(double(norms), both))
             # What noise alone may make of it counts as nothing lost: curvatures are too small then,
