@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -447,9 +446,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return (covariance / np.outer(half, half)).astype(np.float32)
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
-        rng = copy.deepcopy(outcome.rng)
-        draws = self._draws(plan, outcome)
-        quiet = self._draws_without_noise(plan, outcome, rng)
+        draws, quiet = self._draws_and_quiet_ones(plan, outcome)
         params = outcome.state.params
         self.diagnostics_["n_records"] = float(params.total)
         if isinstance(self.posterior_, MixturePosterior):
@@ -480,9 +477,6 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             return matrices[0]
         diagonals = np.diagonal(matrices, axis1=1, axis2=2).copy()
         return diagonals if self.covariance_type == "diag" else diagonals[:, 0]
-
-    def _quiet_std(self) -> dict[str, np.ndarray]:
-        return vars(self).get("_quiet", {})
 
     def _summary_draws(self) -> dict[str, np.ndarray]:
         return self._summarised(self.posterior_samples_)

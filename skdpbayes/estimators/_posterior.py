@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -68,20 +69,21 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
         self._chains = self.posterior_.n_chains
         return self.posterior_.ordered_sample(outcome.rng, self.n_posterior_samples)
 
-    def _draws_without_noise(
-        self, plan: Plan, outcome: Outcome, rng: np.random.Generator
-    ) -> np.ndarray | None:
-        """Draws as if scores had no privacy noise, where the solver is `na-dpvi`.
+    def _draws_and_quiet_ones(
+        self, plan: Plan, outcome: Outcome
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """As `_draws`, and draws as if scores had no privacy noise, where the solver knows.
 
-        With `rng` as it was before `_draws`, so that both have the same errors of Monte Carlo.
+        Both are by the same generator, and so have the same errors of Monte Carlo.
         """
-        from skdpbayes.solvers.na_dpvi import NADPVI
+        from skdpbayes.solvers.base import HasQuiet
 
-        if not isinstance(getattr(plan.solver, "solver", plan.solver), NADPVI):
-            return None
+        rng = copy.deepcopy(outcome.rng)
+        draws = self._draws(plan, outcome)
+        if not isinstance(plan.solver, HasQuiet):
+            return draws, None
         quiet = plan.solver.without_noise(plan.model, outcome.state)
-        draws: np.ndarray = quiet.ordered_sample(rng, self.n_posterior_samples)
-        return draws
+        return draws, None if quiet is None else quiet.ordered_sample(rng, len(draws))
 
     def _warn_unless_mixed(self) -> None:
         """Warn if the diagnostics of a chain say that its draws are not from the posterior."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -148,9 +147,7 @@ class ProgramEstimator(PosteriorEstimator):
         from skdpbayes.models.numpyro.model import NumPyroModel
 
         self._warn_of_bias(plan)
-        rng = copy.deepcopy(outcome.rng)
-        draws = self._draws(plan, outcome)
-        quiet = self._draws_without_noise(plan, outcome, rng)
+        draws, quiet = self._draws_and_quiet_ones(plan, outcome)
         learnt = plan.model.model
         if isinstance(learnt, Amortised):
             learnt = self._set_points(learnt)
@@ -158,9 +155,6 @@ class ProgramEstimator(PosteriorEstimator):
         self.posterior_samples_ = self._model.constrained(draws)
         own = {} if quiet is None else self._model.constrained(quiet)
         self._quiet = {name: np.std(values, axis=0) for name, values in own.items()}
-
-    def _quiet_std(self) -> dict[str, np.ndarray]:
-        return vars(self).get("_quiet", {})
 
     def _set_points(self, learnt: Amortised) -> Amortised:
         """The model at the fitted parameters, where they are points."""

@@ -75,7 +75,7 @@ class SummaryMixin:
 
     def _quiet_std(self) -> dict[str, np.ndarray]:
         """Standard deviations without privacy noise, of the variables where they are known."""
-        return {}
+        return vars(self).get("_quiet", {})
 
     @available_if(_says_something)
     def summary(

@@ -19,7 +19,7 @@ from skdpbayes.solvers.net_scores import RESCALED, NetDPVI, NetNADPVI, NetScores
 from skdpbayes.solvers.topics_dpvi import TopicsDPVI
 from skdpbayes.solvers.topics_na_dpvi import TopicsNADPVI
 from skdpbayes.solvers.topics_sgld import TopicsSGLD
-from skdpbayes.solvers.vips import Counted, OneRelease, one_release
+from skdpbayes.solvers.vips import Counted, OneRelease, norm_above, one_release
 from skdpbayes.solvers.vips_logistic import (
     FITTED_ROUNDS,
     LEAST_WEIGHT,
@@ -96,7 +96,7 @@ def plan_sums(settings: Settings, model: ConjugateModel, bounds: Bounds, n: int 
     error = steps[0].noise_multiplier / n * (most * model.n_statistics) ** 0.5
     if error > _LEAST_CENTRED:
         return plan_one_release(settings, model, bounds, n)
-    norm = one_release(model, 0).clipping_norm
+    norm = norm_above(model)
     solver = CentredRelease(norm, np.float64(n * most))
     return Planned(solver, settings.spec(steps), SHORTER * float(NORM * norm), "statistic")
 

@@ -21,6 +21,7 @@ from jax.stages import Lowered
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Opening
 from skdpbayes.models.protocols import Contribution, Number, Record
+from skdpbayes.posteriors.base import Posterior
 
 Sums: TypeAlias = Mapping[str, Any]
 """Noisy sums by block, each of the structure of its contributions."""
@@ -115,6 +116,14 @@ class HasPrograms(Protocol[ModelT, StateT]):
 
     def programs(self, model: ModelT, state: StateT) -> Iterator[Lowered]:
         """Programs of the posterior, of arguments of these shapes, to be compiled ahead."""
+
+
+@runtime_checkable
+class HasQuiet(Protocol[ModelT, StateT]):
+    """Solver that may know its posterior without the privacy noise of its main releases."""
+
+    def without_noise(self, model: ModelT, state: StateT) -> Posterior | None:
+        """That posterior; None if the solver inside does not know it."""
 
 
 class OneKindOfRound:

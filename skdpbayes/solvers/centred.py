@@ -26,9 +26,9 @@ from scipy import stats
 
 from skdpbayes.mechanism.records import Person
 from skdpbayes.mechanism.spec import Block, Mechanism
-from skdpbayes.models.base import NORM, CentredModel, single
+from skdpbayes.models.base import NORM, CentredModel, released_count, single
 from skdpbayes.models.protocols import Contribution, Number, Record
-from skdpbayes.posteriors.conjugate import CountedPosterior
+from skdpbayes.posteriors.conjugate import Conjugate, CountedPosterior
 from skdpbayes.solvers.base import Point, Round, Scales, Sums
 
 FIRST_SHARE = 0.2  # of the budget, for the centre
@@ -55,6 +55,17 @@ class Clipped(NamedTuple):
             return jnp.where(rows <= _MOST, few, many)
 
         return Clipped(*map(at, self))
+
+
+class Clipping(NamedTuple):
+    """The second release: public, given the centre."""
+
+    centre: jax.Array  # (P,)
+    expected: jax.Array  # of clipped sums, by number of rows, and of parts, (2 * _MOST, P)
+    limit: jax.Array  # of an entry
+    room: jax.Array  # factor of all
+    sums: Clipped
+    variance: jax.Array  # of a row, (P,)
 
 
 def noise_growth(model: CentredModel, most: int) -> float:
@@ -115,21 +126,21 @@ class CentredRelease:
         short = jnp.where(jnp.asarray(mechanism.sigmas)[0] > 0, jnp.float32(SHORTER), 2)
 
         def means(record: Record) -> Mapping[str, Contribution]:
-            return {"mean": model.statistic(record), "persons": model.known(record)[None]}
+            return {"mean": model.statistic(record), "count": model.known(record)[None]}
 
         def find_centre(
             state: Centred, point: Point, step: jax.Array, estimate: Sums, scales: Scales
         ) -> Centred:
             del point, step
-            total, persons = (estimate[x].astype(float) for x in ("mean", "persons"))
-            persons = jnp.maximum(persons[0], jnp.maximum(2 * scales["persons"], 1))
+            persons = released_count(estimate, scales)
             variance = (scales["mean"].astype(float) / persons) ** 2
             prior = limit**2 / 3  # for entries of half the range as for a uniform distribution
-            centre = total / persons * prior / (prior + variance)
+            centre = estimate["mean"].astype(float) / persons * prior / (prior + variance)
             return state._replace(centre=jnp.clip(centre, *model.range_of_means()), persons=persons)
 
-        def query_of(state: Centred) -> tuple[PersonQuery, Clipped]:
-            """Query of the second release, and what is known of its sums."""
+        def clipping(state: Centred, key: jax.Array) -> Clipping:
+            """What the model says of clipped sums about the centre."""
+            del key
             longest = mechanism.norm_of_record(short * limit, "statistic")
             parts, numbers = jnp.minimum(1, _MOST / most), jnp.arange(1, _MOST + 1)
             limits = longest * jnp.repeat(jnp.sqrt(jnp.array([1, parts])), _MOST)
@@ -139,18 +150,16 @@ class CentredRelease:
             held = jnp.concatenate([numbers <= most, jnp.full(_MOST, most > _MOST)])
             room = 1 / (1 + jnp.max(jnp.abs(own.mean) * held[:, None]) / longest)
             told = single((state.centre, own.mean, longest, room))  # the same on all devices
-            return PersonQuery(model, *told, jnp.asarray(most)), own
+            return Clipping(*told, own, jnp.sum(shares * values**2, axis=1))
 
         def learn_sums(
-            state: Centred, point: Point, step: jax.Array, estimate: Sums, scales: Scales
+            state: Centred, point: Clipping, step: jax.Array, estimate: Sums, scales: Scales
         ) -> Centred:
-            del point, step
-            query, own = query_of(state)
+            del step
             rows = jnp.clip(estimate["rows"].astype(float)[0], 1, self.n_records)
-            own = own.of(jnp.clip(rows / state.persons, 1, most), most)  # of a mean person
-            values, shares = model.rows_about(state.centre)
-            added = rows * jnp.sum(shares * values**2, axis=1) * (own.spread - 1).clip(0)
-            factor = query.room * own.kept
+            own = point.sums.of(jnp.clip(rows / state.persons, 1, most), most)  # of a mean person
+            added = rows * point.variance * (own.spread - 1).clip(0)
+            factor = point.room * own.kept
             return state._replace(
                 total=estimate["sum"].astype(float) / factor,
                 scale=jnp.sqrt((scales["sum"].astype(float) / factor) ** 2 + added),
@@ -164,13 +173,13 @@ class CentredRelease:
                 query=lambda state, point: means,
                 blocks=lambda state: {
                     "mean": Block(norm, 1 - _COUNT_SHARE, "mean"),
-                    "persons": Block(NORM, _COUNT_SHARE, "mean"),
+                    "count": Block(NORM, _COUNT_SHARE, "mean"),
                 },
                 update=find_centre,
             ),
             Round(
-                point=lambda state, key: (),
-                query=lambda state, point: query_of(state)[0],
+                point=clipping,
+                query=lambda state, point: PersonQuery(model, point, jnp.asarray(most)),
                 blocks=lambda state: {
                     "sum": Block(short * NORM * norm, 1 - _COUNT_SHARE, "statistic"),
                     "rows": Block(NORM, _COUNT_SHARE, "weight"),
@@ -179,7 +188,7 @@ class CentredRelease:
             ),
         )
 
-    def posterior(self, model: CentredModel, state: Centred) -> Any:
+    def posterior(self, model: CentredModel, state: Centred) -> CountedPosterior | Conjugate:
         """The exact posterior given the sum of all rows: a mixture over their number."""
         told = jax.tree.map(np.asarray, state)
         return CountedPosterior.given(
@@ -200,10 +209,7 @@ class PersonQuery:
     """Second release of a record: a person, or one row."""
 
     model: CentredModel
-    centre: jax.Array
-    expected: jax.Array  # of clipped sums, by number of rows, and of parts, (2 * _MOST, P)
-    limit: jax.Array  # of an entry
-    room: jax.Array  # factor of all
+    clipping: Clipping
     most: jax.Array
 
     def __call__(self, record: Record) -> Mapping[str, Contribution]:
@@ -214,12 +220,13 @@ class PersonQuery:
         """Contribution of a person's rows."""
         rows = jax.vmap(self.model.statistic)(record.rows)
         known = record.present & (jax.vmap(self.model.known)(record.rows) == 1)
-        total = jnp.sum(jnp.where(known[:, None], rows - self.centre, 0), axis=0)
+        total = jnp.sum(jnp.where(known[:, None], rows - self.clipping.centre, 0), axis=0)
         n = jnp.sum(known)
         parts = jnp.ceil(n * (_MOST / self.most)).astype(jnp.int32)
         place = jnp.where(n <= _MOST, n, _MOST + parts)
-        expected = jnp.where(n > 0, self.expected[place - 1], 0)
-        score = self.room * (jnp.clip(total, -self.limit, self.limit) - expected)
+        expected = jnp.where(n > 0, self.clipping.expected[place - 1], 0)
+        limit, room = self.clipping.limit, self.clipping.room
+        score = room * (jnp.clip(total, -limit, limit) - expected)
         return {"sum": score, "rows": n[None].astype(score.dtype)}
 
 

@@ -167,9 +167,10 @@ class Opened:
             own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), marginal)
             yield from self.solver.programs(own, state.solver)
 
-    def without_noise(self, model: OpenedModel, state: OpenedState) -> Posterior:
-        """Posterior of `na-dpvi` without the noise of scores, in the model's own parameters."""
-        assert isinstance(self.solver, NADPVI)
+    def without_noise(self, model: OpenedModel, state: OpenedState) -> Posterior | None:
+        """Posterior of `na-dpvi` without the noise of scores; None of another solver."""
+        if not isinstance(self.solver, NADPVI):
+            return None
         return self.posterior(model, state._replace(solver=self.solver.quiet(state.solver)))
 
     def likelihood(self, model: OpenedModel, state: OpenedState) -> NormalLikelihood:

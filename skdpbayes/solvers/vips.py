@@ -87,14 +87,17 @@ class Counted:
         )
 
 
+def norm_above(statistic: BoundedStatistic) -> np.float32:
+    """The next number above the bound of a statistic, lest rounding put the norm below it."""
+    return np.nextafter(np.float32(statistic.statistic_bound()), np.float32(np.inf))
+
+
 def one_release(
     statistic: BoundedStatistic, n_records: float, together: Together = "sum"
 ) -> OneRelease:
     """`OneRelease` of a statistic, at its declared bound."""
-    # The next number above, lest rounding put the norm below the bound.
-    norm = np.nextafter(np.float32(statistic.statistic_bound()), np.float32(np.inf))
     unit = statistic.unit if isinstance(statistic, Counted) else None
-    return OneRelease(norm, np.float64(n_records), unit, together)
+    return OneRelease(norm_above(statistic), np.float64(n_records), unit, together)
 
 
 @jax.tree_util.register_dataclass

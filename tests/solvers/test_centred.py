@@ -8,7 +8,7 @@ import pytest
 from skdpbayes import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential
 from skdpbayes.mechanism.records import Person
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
-from skdpbayes.solvers.centred import CentredRelease, PersonQuery, clipped_sums
+from skdpbayes.solvers.centred import CentredRelease, Clipping, PersonQuery, clipped_sums
 
 MODELS = {
     "beta": BetaBernoulli(2, 1.0, 1.0),
@@ -58,7 +58,8 @@ def test_a_persons_clipped_sum_is_over_its_expectation():
         model, centre = MODELS["beta"], jnp.array([-0.3, 0.2])
         limit, room = jnp.float32(0.9), jnp.float32(0.8)
         expected = jnp.arange(64.0).reshape(32, 2) / 1000
-        query = PersonQuery(model, centre, expected, limit, room, jnp.float32(8))
+        clipping = Clipping(centre, expected, limit, room, None, None)
+        query = PersonQuery(model, clipping, jnp.float32(8))
         x = np.array([[1.0, 1], [1, 0], [1, 1], [np.nan, 1], [1, 1]], np.float32)
         person = Person({"x": jnp.asarray(x)}, jnp.array([True, True, True, True, False]))
         found, alone = query.person(person), query({"x": jnp.asarray(x[1])})
@@ -107,15 +108,16 @@ def test_sums_of_rows_follow_from_clipped_ones(most):
         away = jnp.array([0.03, 0.0]) / most**0.5
         state = state._replace(centre=jnp.asarray(shares - 0.5) + away, persons=jnp.asarray(n))
         own = plan.solver.rounds(plan.model, plan.spec.traced())[1]
-        query, places = own.query(state, ()), jnp.ones(most, bool)
+        point, places = own.point(state, jax.random.key(0)), jnp.ones(most, bool)
+        query = own.query(state, point)
         persons = jax.jit(jax.vmap(lambda x: query.person(Person({"x": x}, places))))
         sums = {name: x.sum(axis=0) for name, x in persons(jnp.asarray(x)).items()}
-        assert float(query.room) < 1
+        assert float(point.room) < 1
 
         def learnt(noise, shift=0.0):
             scales = {"sum": jnp.asarray(noise), "rows": jnp.asarray(0.0)}
             moved = {**sums, "sum": sums["sum"] + shift}
-            return jax.device_get(own.update(state, (), jnp.int32(1), moved, scales))
+            return jax.device_get(own.update(state, point, jnp.int32(1), moved, scales))
 
         quiet, noisy, moved = learnt(0.0), learnt(1e5), learnt(0.0, 1e5)
     rows = n * most
