@@ -105,19 +105,31 @@ def poisson_sample(stream: Stream, rate: float, length: int) -> np.ndarray:
     `test_logarithms_are_as_exact_as_the_proof_takes_them_to_be` checks its figures.
     """
     log_survival = math.log1p(-rate * (1 - _RATE_MARGIN))
-    last, parts, longest = -1, [np.zeros(0, np.int64)], math.ceil(4 / rate)
+    last, parts, longest = -1, [], math.ceil(4 / rate)
     while last < length - 1:
         expected = (length - 1 - last) * rate
-        bits = stream.integers(
-            np.uint64, int(expected + 6 * math.sqrt(expected)) + 64
-        ) >> np.uint64(11)
-        uniform = (bits.astype(np.float64) + 1) * 2.0**-53  # in (0, 1]: its logarithm is finite
-        gaps = np.floor(np.log(uniform) / log_survival) + 1
-        places = last + np.cumsum(np.minimum(gaps, longest).astype(np.int64))
-        parts.append(places[gaps <= longest])
+        bits = stream.integers(np.uint64, int(expected + 6 * math.sqrt(expected)) + 64)
+        gaps = (bits >> np.uint64(11)).astype(np.float64)  # in place from here on: it is faster
+        gaps += 1
+        gaps *= 2.0**-53  # in (0, 1]: the logarithm is finite
+        np.log(gaps, out=gaps)
+        gaps /= log_survival
+        np.floor(gaps, out=gaps)
+        gaps += 1
+        cut = gaps > longest
+        np.minimum(gaps, longest, out=gaps)
+        places = gaps.astype(np.int64)
+        places[0] += last
+        np.cumsum(places, out=places)
         last = int(places[-1])
-    chosen = np.concatenate(parts)
+        parts.append(places[~cut] if cut.any() else places)
+    chosen = _joined(parts)
     return chosen[: np.searchsorted(chosen, length)]
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """Places in one array, without a copy if there is but one part."""
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 class Sampler:
@@ -155,16 +167,23 @@ class Sampler:
         window, before = divmod(step, self.window)
         if before + n_steps > self.window:
             raise ValueError(f"{n_steps} steps from {step} on are not of one window.")
-        n_steps, parts = before + n_steps, [np.zeros(0, np.int64)]
+        n_steps, parts = before + n_steps, []
         for block in range(first // self.block, -(-stop // self.block)):
             # A window has several steps only where there is but one block.
             low = block * self.block
             length = min(self.block, n_steps * self.stride - low)
             stream = Stream(self._key, window << 32 | block)
-            parts.append(low + poisson_sample(stream, self.rate, length))
-        places = np.concatenate(parts) - before * self.stride
+            part = poisson_sample(stream, self.rate, length)
+            part += low - before * self.stride
+            parts.append(part)
+        places = _joined(parts)
         record = self.record(places)
-        return places[(places >= 0) & (record >= first) & (record < stop)]
+        inside = record < stop
+        if first > 0:
+            inside &= record >= first
+        if before > 0:
+            inside &= places >= 0
+        return places[inside]
 
     def record(self, places: np.ndarray) -> np.ndarray:
         """Which record each place is of."""
