@@ -364,7 +364,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
         """Read rows, plan, charge, run and set the fitted attributes."""
         plan, rows = self._prepared(X, y, groups)
         outcome = _RUNNER.get()(self, plan, rows)
-        self._warn_if_few_are_usable(rows.facts, outcome.usable)
+        self._warn_if_few_are_usable(plan.facts, outcome.usable)
         self._adopt(plan, outcome)
 
     def _charged_run(self, plan: Plan, rows: Rows) -> Outcome:
@@ -382,7 +382,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
             self._charge(plan.report)
         if checkpoint is not None:
             checkpoint.paid = saved.paid if saved and has_paid else (self._entries() or [""])[-1]
-        self._warn_before(rows.facts)
+        self._warn_before(plan.facts)
         if self._parameters().get("verbose"):
             print(f"[{type(self).__name__}] {plan.solver_name}: {plan.report!r}")
             for hint in plan.hints:
@@ -499,7 +499,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
                 f"{SEEDED}. Use random_state=None for a fit that is released. (This is said once.)",
                 PrivacyLeakWarning,
             )
-        if self.adjacency != "add_remove" and self.delta >= 1 / (facts.n_rows or 1):
+        if facts.n_rows is not None and self.delta >= 1 / (facts.n_rows or 1):
             warn_user(
                 f"delta={self.delta:g} is not below one over the number of {self._privacy_unit}s "
                 f"({facts.n_rows}): it allows a fit that publishes some {self._privacy_unit}. "
@@ -510,7 +510,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
     def _warn_if_few_are_usable(self, facts: Facts, usable: NoisyCount | None) -> None:
         """Warn if the noisy count of usable records is far below the public number of records."""
         n = facts.n_rows
-        if usable is None or n is None or self.adjacency == "add_remove":
+        if usable is None or n is None:
             return
         if usable.estimate < _USUAL * n - _SURE * usable.std:
             warn_user(

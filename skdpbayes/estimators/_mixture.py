@@ -336,7 +336,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             return own
         if own.guide != "auto" or own.learning_rate is not None:
             solver = "dpvi"
-        elif own.adjacency == "add_remove" or facts.n_rows is None:
+        elif facts.n_rows is None:
             solver = "vips"
         else:
             solver = "vips" if size > own.defaults.full_rank_up_to else "na-dpvi"
@@ -402,9 +402,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             frequencies=frequencies(d, k) if means is None and k > 1 else None,
             means=means,
             weights=weights,
-            nodes=nodes_for(
-                None if self.adjacency == "add_remove" else facts.n_rows, d, self._size(d)
-            ),
+            nodes=nodes_for(facts.n_rows, d, self._size(d)),
         )
         return Task(model, self._gradient_bounds(d))
 

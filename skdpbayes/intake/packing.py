@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpbayes.intake.tables import Numbers
-from skdpbayes.mechanism.grid import GRID, VECTOR, Grid, peaks, put_on_grid
+from skdpbayes.mechanism.grid import BLOCK, GRID, VECTOR, Grid, peaks, put_on_grid
 from skdpbayes.mechanism.records import (
     NARROWEST,
     RaggedRows,
@@ -18,8 +18,6 @@ from skdpbayes.mechanism.records import (
     aligned_zeros,
     padded_size,
 )
-
-_BLOCK = 2**13  # rows made at a time, so that temporaries stay in cache
 
 
 def pack_records(
@@ -130,7 +128,7 @@ def padded_rows(shape: tuple[int, ...], rows: Callable[[slice], np.ndarray]) -> 
     """
     out = padded_zeros(shape)
     with np.errstate(all="ignore"):
-        for start in range(0, shape[0], _BLOCK):
-            part = slice(start, min(start + _BLOCK, shape[0]))
+        for start in range(0, shape[0], BLOCK):
+            part = slice(start, min(start + BLOCK, shape[0]))
             out[part] = rows(part)
     return out

@@ -16,9 +16,7 @@ from scipy import sparse
 
 from skdpbayes.intake.sources import RecordSource
 from skdpbayes.intake.tables import Numbers, as_table, frame_of, may_hold_numbers
-from skdpbayes.mechanism.grid import peaks
-
-_BLOCK = 2**13  # rows handled at a time, so that temporaries stay in cache
+from skdpbayes.mechanism.grid import BLOCK, peaks
 
 
 def as_numeric(X: Any, width: int | None = None, *, by_cell: bool = False) -> Numbers:
@@ -63,8 +61,8 @@ def bounded_rows(
     null = np.empty(n, bool)
     # Rows whose largest entry is smaller are surely not longer than the bound.
     short = bound / math.sqrt(d) * (1 - 2.0**-20)
-    for start in range(0, n, _BLOCK):
-        part = slice(start, min(start + _BLOCK, n))
+    for start in range(0, n, BLOCK):
+        part = slice(start, min(start + BLOCK, n))
         with np.errstate(all="ignore"):
             block = X[part].astype(
                 dtype, order="C", copy=True

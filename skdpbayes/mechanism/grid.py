@@ -18,9 +18,10 @@ import numpy as np
 # the other factor is not, and needs the larger part.
 _BITS = 16
 _LEAST = np.float32(2.0**-100)  # largest entry of a vector that is not taken for zero
-_BLOCK = 2**13  # vectors at a time, so that they stay in cache
 _NARROW = 64  # NumPy takes maxima of shorter rows one number at a time, of columns several
 
+BLOCK = 2**13
+"""Rows handled at a time, so that temporaries stay in cache."""
 
 VECTOR, GRID = "x", "grid"  # fields of a record: its vector, and the vector's `Grid`
 
@@ -55,8 +56,8 @@ def peaks(vectors: np.ndarray) -> np.ndarray:
         out: np.ndarray = np.abs(vectors).max(axis=1, initial=0)
         return out
     out = np.empty(n, vectors.dtype)
-    for start in range(0, n, _BLOCK):
-        part = slice(start, start + _BLOCK)
+    for start in range(0, n, BLOCK):
+        part = slice(start, start + BLOCK)
         np.abs(vectors[part].T, order="C").max(axis=0, initial=0, out=out[part])
     return out
 
@@ -91,8 +92,8 @@ def put_on_grid(vectors: np.ndarray) -> Grid:
     n, d = vectors.shape
     bits = _BITS - math.ceil(math.log2(max(d, 1)) / 2)
     grid = Grid(np.empty(n, np.float32), np.empty(n, np.float32))
-    for start in range(0, n, _BLOCK):
-        part = slice(start, start + _BLOCK)
+    for start in range(0, n, BLOCK):
+        part = slice(start, start + BLOCK)
         block = vectors[part]
         peak = peaks(block)
         infinite, small = ~np.isfinite(peak), ~(peak >= _LEAST)

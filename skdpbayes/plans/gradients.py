@@ -121,11 +121,10 @@ def plan_dpvi(
     _refuse_without_bound(settings, bounds)
     defaults = settings.defaults
     n_steps, batch = settings.schedule((500, 2**12), openings)
-    public_n = None if settings.adjacency == "add_remove" else n
-    if public_n is not None and "dpvi" not in defaults.schedules:
-        batch = max(batch, math.ceil(PASSES * public_n / max(n_steps, 1)))
+    if n is not None and "dpvi" not in defaults.schedules:
+        batch = max(batch, math.ceil(PASSES * n / max(n_steps, 1)))
     rate = settings.rate(n, batch)
-    n_guess = (batch / rate if public_n is None else public_n) * settings.most_rows
+    n_guess = (batch / rate if n is None else n) * settings.most_rows
     size = n_parameters(model)
     full_rank = settings.guide == "full_rank" or (
         settings.guide == "auto" and size <= defaults.full_rank_up_to
@@ -355,7 +354,7 @@ def plan_sgld(
                 "steps; fewer steps or a smaller clipping_norm allow more."
             )
     else:
-        if settings.adjacency == "add_remove" or n is None:
+        if n is None:
             raise ValueError(
                 "learning_rate=None takes the number of records from X, which "
                 "adjacency='add_remove' keeps private. Pass learning_rate, or use "
@@ -386,7 +385,7 @@ def plan_aware_sgld(
     A learning rate of the user's own means a plain chain (`plan_sgld`).
     """
     own = model.model if isinstance(model, WhitenedLogistic) else model
-    if settings.learning_rate is not None or settings.adjacency == "add_remove" or n is None:
+    if settings.learning_rate is not None or n is None:
         return plan_sgld(settings, own, bounds, n)
     if settings.step_schedule != "constant":
         raise ValueError(

@@ -205,7 +205,7 @@ def make_plan(
     if norm is not None:
         norm = settings.longest(norm, together)
     slots = None
-    if settings.adjacency != "add_remove" and facts.n_rows is not None:
+    if facts.n_rows is not None:
         spec = replace(spec, n_records=facts.n_rows)
         if costly:
             slots = slots_of_a_batch(spec.sampling_rate, facts.n_rows)

@@ -198,10 +198,13 @@ class Settings:
         return norm * self.most_rows ** growth(together, self.private)
 
     def rate(self, n_records: int | None, expected_batch: int) -> float:
-        """`sampling_rate`, or the rate at which `expected_batch` records are expected."""
+        """`sampling_rate`, or the rate at which `expected_batch` records are expected.
+
+        `n_records` is None if it is not public, here and in all plans.
+        """
         if self.sampling_rate is not None:
             return float(self.sampling_rate)
-        if self.adjacency == "add_remove" or n_records is None:
+        if n_records is None:
             raise ValueError(
                 "sampling_rate=None takes the number of records from X, but under "
                 "adjacency='add_remove' that number is not public. Pass sampling_rate (expected "

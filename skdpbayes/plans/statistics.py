@@ -175,7 +175,7 @@ def plan_topics_sgld(
     step = min(_LANGEVIN_TIME / rounds, _LONGEST_STEP)
     noise = steps[len(openings)].noise_multiplier * settings.longest(norm, together) / rate
     cells = float(model.zeros()["topics"].size)
-    if settings.private and n is not None and settings.adjacency != "add_remove":
+    if settings.private and n is not None:
         needed = step * noise**2 / 4 * cells / (TYPICAL_COUNT * min(norm, 1.0))
         documents = n * settings.most_rows  # at most, where records are persons
         if needed > documents:

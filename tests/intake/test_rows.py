@@ -290,7 +290,7 @@ def test_blocks_of_rows_do_not_show(monkeypatch):
     X = np.random.default_rng(0).normal(size=(23, 4)) * 3
     X[11, 2] = np.inf
     want = bounded_rows(X, 2.0, intercept=True)
-    monkeypatch.setattr(_rows, "_BLOCK", 5)
+    monkeypatch.setattr(_rows, "BLOCK", 5)
     for a, b in zip(bounded_rows(X, 2.0, intercept=True), want, strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -358,7 +358,7 @@ def test_handed_on():
         "self.kept_ = rows = self._reader().read(self, X, y)",
         "self.count_ = int(np.sum(records.usable))",
         "records = rows.pack(); self.count_ = int(records.n_records)",
-        "self._warn_if_few_are_usable(rows.facts, rows.pack().usable)",
+        "self._warn_if_few_are_usable(plan.facts, rows.pack().usable)",
         "model.fit(X)",
         "self.last_ = named['y']",
         "refuse_foreign(type(self), named)",
