@@ -201,6 +201,43 @@ def test_a_record_whose_law_has_no_points_does_not_count(intercept, counts):
     assert [bool(np.isfinite(part).all()) for part in parts] == [counts] * 3
 
 
+def yes_or_no(eta, scale):
+    return dist.Bernoulli(logits=eta)
+
+
+@pytest.mark.parametrize(
+    ("law", "more", "possible", "impossible"),
+    [
+        (poisson, (), [0, 3, 2.5], [-1, -0.5, -9, np.nan]),
+        (positive, (), [1e-3, 4], [-1, np.nan, np.inf]),
+        (exponential, (), [0, 4], [-1, np.nan]),
+        (exponential, (("limit", (), "float32"),), [0, 4], [-1, np.nan]),
+        (yes_or_no, (), [0, 1], [-1, 2, np.nan]),
+    ],
+    ids=["counts", "positive", "times", "censored", "labels"],
+)
+def test_a_response_that_its_law_cannot_have_does_not_count(law, more, possible, impossible):
+    """NumPyro's laws go on to finite scores beyond their support."""
+    model = read(law, *more)
+    params = somewhere(model)
+
+    @jax.jit
+    @jax.vmap
+    def one(y):
+        record = RECORD | {"y": y} | ({"limit": jnp.float32(2)} if more else {})
+        if model.one_response:
+            fair = fair_score(model, params, record, NORM)
+            parts = [fair.score, fair.curvature, fair.covariance, fair.variances]
+        else:
+            score = weighted_score(model, params, record, NORM)[0]
+            parts = [ravel_pytree(score)[0], model.curvature(params, record)]
+        parts = [jax.tree.leaves(part)[0] for part in parts]
+        return jnp.stack([jnp.isfinite(x).all() & (x != 0).any() for x in parts])
+
+    counted = np.asarray(one(jnp.array(possible + impossible, jnp.float32)))
+    assert counted[: len(possible)].all() and not counted[len(possible) :].any()
+
+
 @pytest.mark.slow
 def test_the_curvature_of_few_values_is_their_fisher_information():
     """With linear logits it is the negative Hessian."""

@@ -27,7 +27,13 @@ from numpyro.primitives import Messenger
 
 from skdpbayes.models.latent_noise import record_key
 from skdpbayes.models.numpyro.model import NumPyroModel, coordinates
-from skdpbayes.models.numpyro.program import site_law, traced, transform_of, with_parameters
+from skdpbayes.models.numpyro.program import (
+    gate,
+    site_law,
+    traced,
+    transform_of,
+    with_parameters,
+)
 from skdpbayes.models.protocols import Number, Params, Record
 
 Sites = Mapping[str, Any]
@@ -172,9 +178,9 @@ class Amortised:
         """Term of a batch of one record in the evidence lower bound."""
         guide = self.guided(latent, batch, key)
         model = self.modelled(latent, batch, local_values(guide, self.program.local))
-        gained = [log_probability_of(site) for site in model.values() if self._counts(site)]
+        gained = total(log_probability_of(site) for site in model.values() if self._counts(site))
         spent = [log_probability_of(guide[name]) for name in self.program.local]
-        return total(gained) - total(spent)
+        return (gained - total(spent)) * gate(gained, model)
 
     def guided(self, latent: Mapping[str, Any], batch: Record, key: jax.Array) -> Sites:
         """Sites of the guide, its latent sites outside of the plate of records given."""

@@ -17,6 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.distributions import biject_to
+from numpyro.distributions.distribution import validation_enabled
 
 from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.contributions import Quadratic
@@ -25,6 +26,7 @@ from skdpbayes.models.numpyro.program import (
     Observed,
     Placed,
     Program,
+    gate,
     log_probability,
     normal_coordinates,
     site_law,
@@ -117,8 +119,11 @@ class ProgramLikelihood(ABC):
         if self.program.censored:
             (name,) = self.program.observed
             law, value = cut_short(sites[name]["fn"], sites[name]["value"])
-            return jnp.sum(law.log_prob(value))
-        return log_probability(sites)
+            with validation_enabled(False):
+                log = jnp.sum(law.log_prob(value))
+        else:
+            log = log_probability(sites)
+        return log * gate(log, sites)
 
     def curvature(self, params: Params, record: Record) -> Contribution:
         """Fisher information of a response of few values; otherwise the negative Hessian."""
@@ -137,8 +142,7 @@ class ProgramLikelihood(ABC):
         scores = jax.vmap(jax.grad(log_density), (None, 0))(eta, values)
         shares = jax.nn.softmax(jax.vmap(log_density, (None, 0))(eta, values))
         # Without a response a record has no score, and must have no curvature.
-        known = jnp.isfinite(log_probability(sites))
-        of_law = jnp.where(known, (scores * shares[:, None]).T @ scores, 0)
+        of_law = (scores * shares[:, None]).T @ scores * gate(log_probability(sites), sites)
         return information(of_law, self._slope(params, batch))
 
     def score_norm(self, params: Params, record: Record) -> jax.Array:
@@ -212,12 +216,16 @@ class ProgramLikelihood(ABC):
         """A record's response, and those that it might have had."""
         batch = jax.tree.map(lambda x: x[None], record)
         (name,) = self.program.observed
-        own = self.traced(params, batch)[1][name]
+        sites = self.traced(params, batch)[1]
+        own = sites[name]
         eta, law_of = parted(own["fn"])
         y, shares = points(own["fn"])
         score = jax.grad(lambda eta, y: jnp.sum(law_of(eta).log_prob(y)))
         others = jax.vmap(score, (None, 0))(eta, y)
-        return Response(self._slope(params, batch), score(eta, own["value"]), others, shares)
+        with validation_enabled(False):
+            scored = score(eta, own["value"])
+        scored = scored * gate(log_probability(sites), sites)
+        return Response(self._slope(params, batch), scored, others, shares)
 
     def _slope(self, params, batch):
         """Slope of the numbers that the law of the response depends on, in ravelled parameters."""

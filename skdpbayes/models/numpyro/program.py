@@ -25,8 +25,12 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
+from skdpbayes.models.numpyro.laws import inner_law
+
 MOST_RESPONSES = 10
 """Values of a response up to which a score is bounded over all of them."""
+
+_TINY = 1e-30
 
 
 class Site(NamedTuple):
@@ -326,6 +330,29 @@ def log_probability(sites):
     total = jnp.zeros((), jnp.float32)
     for site in sites.values():
         if site["type"] == "sample" and site["is_observed"]:
-            log = site["fn"].log_prob(site["value"])
+            with validation_enabled(False):
+                log = site["fn"].log_prob(site["value"])
             total = total + jnp.sum(log if site["scale"] is None else site["scale"] * log)
     return total
+
+
+def gate(log: jax.Array, sites: Mapping[str, Any]) -> jax.Array:
+    """One; NaN if a record of this log-likelihood can have none, and then adds to no sum.
+
+    Beyond their support, many laws go on to a finite density. A count may be a fraction, as in
+    quasi-likelihoods, and a positive number zero, if its density is finite there.
+    """
+    possible = jnp.isfinite(log)
+    for site in sites.values():
+        if site["type"] == "sample" and site["is_observed"]:
+            possible &= _in_support(site["fn"], site["value"])
+    return jnp.where(possible, 1, jnp.nan)
+
+
+def _in_support(law, value):
+    law = inner_law(law)
+    support = None if isinstance(law, dist.MaskedDistribution) else law.support
+    if support is None or law.event_shape:
+        return True
+    inside = jnp.floor(value) if support.is_discrete else jnp.where(value == 0, _TINY, value)
+    return jnp.all(support(inside))
