@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
 from scipy.special import expit, softmax
+from sklearn.pipeline import Pipeline
 
 from skdpbayes.calibration._check import Floats
 
@@ -102,6 +103,11 @@ def simulator_of(
             if X is not None:
                 raise ValueError(f"{type(estimator).__name__} has no design: leave out X.")
             return simulator(estimator, n_rows, n_features)
+    if isinstance(estimator, Pipeline):
+        raise ValueError(
+            "check simulates the columns that the model is given: check(pipeline[-1], ...), with "
+            "prepared columns of public rows as X, or without."
+        )
     raise ValueError(
         f"check does not apply to {type(estimator).__name__}: its parameters are not identified, "
         "so that intervals of single ones mean nothing. Check functions of rows instead: "

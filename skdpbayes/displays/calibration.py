@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 
 from skdpbayes.calibration._coverage import Coverage, tarp_coverage
 from skdpbayes.calibration._model_check import CalibrationCheck
@@ -411,6 +411,11 @@ class ReliabilityDisplay(Display):
         ValueError
             If the classifier does not have two classes, or `y` holds other labels.
         """
+        if not is_classifier(estimator):
+            raise ValueError(
+                f"{type(estimator).__name__} is no classifier: for regressions see "
+                "skdpbayes.calibration.marginal_coverage."
+            )
         classes = np.asarray(estimator.classes_)
         if len(classes) != 2:
             raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from skdpbayes.execution import execution_in_force
 from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.persons import by_person, codes_of_persons
 from skdpbayes.intake.reading import Reader, Rows, records_of
-from skdpbayes.plans.settings import SEEDED, Defaults, Settings, Task
+from skdpbayes.plans.settings import BEYOND_TABLES, SEEDED, Defaults, Settings, Task
 from skdpbayes.privacy import NoisyCount, PrivacyLeakWarning, PrivacySpent
 
 if TYPE_CHECKING:
@@ -382,7 +383,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
             self._charge(plan.report)
         if checkpoint is not None:
             checkpoint.paid = saved.paid if saved and has_paid else (self._entries() or [""])[-1]
-        self._warn_before(plan.facts)
+        self._warn_before(plan)
         if self._parameters().get("verbose"):
             print(f"[{type(self).__name__}] {plan.solver_name}: {plan.report!r}")
             for hint in plan.hints:
@@ -488,7 +489,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
                 LongFitWarning,
             )
 
-    def _warn_before(self, facts: Facts) -> None:
+    def _warn_before(self, plan: Plan) -> None:
         from skdpbayes.privacy.ledger import Prepaid
 
         # Searches and checks seed their fits themselves, and show none of these warnings.
@@ -499,10 +500,18 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
                 f"{SEEDED}. Use random_state=None for a fit that is released. (This is said once.)",
                 PrivacyLeakWarning,
             )
-        if facts.n_rows is not None and self.delta >= 1 / (facts.n_rows or 1):
+        if BEYOND_TABLES in plan.report.voided_by and math.isfinite(self.epsilon):
+            warn_user(
+                f"The guarantee is void: epsilon={self.epsilon:g} is beyond what the tables of "
+                f"exact noise can account for at delta={self.delta:g} (28, about, at 1e-5). Take a "
+                "smaller one, or epsilon=inf for a fit without privacy.",
+                PrivacyLeakWarning,
+            )
+        n = plan.facts.n_rows
+        if n is not None and self.delta >= 1 / max(n, 1):
             warn_user(
                 f"delta={self.delta:g} is not below one over the number of {self._privacy_unit}s "
-                f"({facts.n_rows}): it allows a fit that publishes some {self._privacy_unit}. "
+                f"({n}): it allows a fit that publishes some {self._privacy_unit}. "
                 "Take a smaller one.",
                 UserWarning,
             )

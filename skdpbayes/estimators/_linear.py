@@ -22,6 +22,7 @@ from skdpbayes.privacy import PrivacyLedger
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
+_UNIT = 1.4  # of the log variance, over the norm of a typical row, for residuals cut at 1
 _ROW_NORM = 0.85  # clipping norm of rows in the single release, over a typical row's norm
 
 
@@ -263,18 +264,22 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         constant = bool(self.fit_intercept)
         return math.sqrt(d / 3 + constant), math.sqrt(d + constant)
 
-    def _scores_model(self, d: int) -> Task:
+    def _scores_model(self, d: int, n: int | None = None) -> Task:
         """Model of scores, and public bounds."""
-        from skdpbayes.models.linear import LinearRegression, normal_prior
+        from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
+        from skdpbayes.plans.gradients import residual_cut
 
         typical, longest = self._row_norms(d)
+        settings = Settings.of(self._parameters(), self._defaults)
+        huber = Huber.at(residual_cut(settings, d + bool(self.fit_intercept), n))
         model = LinearRegression(
             d + bool(self.fit_intercept),
             precision=np.float32(self.prior_precision),
             shape=np.float32(self.prior_shape),
             scale=np.float32(self.prior_scale),
-            unit=np.float32(0.7 * typical),
+            unit=np.float32(_UNIT * typical / huber.cut),
             normal=normal_prior(self.prior_precision, self.prior_shape, self.prior_scale),
+            huber=huber,
         )
         # Bounds for rows within the declared ranges; the mechanism clips the others all the same.
         score, curvature = model.bounds(longest)
@@ -289,12 +294,13 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         intercept = bool(self.fit_intercept)
         settings = Settings.of(self._parameters(), self._defaults)
         shares = rescaling_shares(settings, d, intercept, n)
-        task = self._scores_model(d)
+        task = self._scores_model(d, n)
         if not shares:
             return task
         typical = math.sqrt(d + intercept)
         row_norm, reach = 1.1 * typical, row_reach(settings, d + intercept, n)
-        scores = replace(task.model, unit=np.float32(0.7 * typical))
+        unit = np.float32(_UNIT * typical / task.model.huber.cut)
+        scores = replace(task.model, unit=unit)
         model = RescaledLinear(
             scores,
             intercept,

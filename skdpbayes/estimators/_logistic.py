@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_choice, check_number
+from skdpbayes.checks import check_choice, check_number, warn_user
 from skdpbayes.declarations import schema_of
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from skdpbayes.posteriors import GaussianPosterior
     from skdpbayes.posteriors.evidence import Evidence, NormalLikelihood
 
+_LITTLE = 0.1  # mean weight of rows that is warned of
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
 _DEGREES = 4.0  # of freedom of the default prior of coefficients
 _NORMAL = 1e6  # degrees of freedom of a prior that is normal
@@ -413,6 +414,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
+        self._warn_if_rows_weigh_little()
         self._set_classes(plan.facts)
         self._describe(draws)
         self._draws_seed = int(outcome.rng.integers(2**63))
@@ -421,6 +423,18 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         if self._settings(plan.facts).solver == "na-dpvi":
             self._likelihood = plan.solver.likelihood(plan.model, outcome.state)
             self._quiet = plan.solver.without_noise(plan.model, outcome.state).std
+
+    def _warn_if_rows_weigh_little(self) -> None:
+        """Warn if the releases say that rows are long, or say nothing."""
+        weight = self.diagnostics_.get("mean_weight", 1.0)
+        if weight < _LITTLE:
+            warn_user(
+                f"Rows weigh {weight:.0%} of what they could (`diagnostics_`): most are far longer "
+                "than `data_norm`, or noise hides what they tell. Intervals may be wrong. Centre "
+                "and scale columns (BoundedScaler, DPStandardScaler); check_data counts long rows "
+                "of public data.",
+                UserWarning,
+            )
 
     def _describe(self, draws: np.ndarray) -> None:
         """Set the attributes that show `posterior_`."""

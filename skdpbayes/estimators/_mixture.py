@@ -214,10 +214,10 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
 
     def __init__(
         self,
+        n_components: int = 1,
         *,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        n_components: int = 1,
         covariance_type: str = "full",
         bounds: Any = None,
         solver: str = "auto",

@@ -14,7 +14,7 @@ from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.fields import typed
-from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.plans.settings import Bounds, Defaults, Settings, Task
 
 if TYPE_CHECKING:
     from skdpbayes.models.numpyro.amortised import Amortised
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
 _MANY = 100  # records; a table of groups is shorter
-_CLIPPED = 0.5  # clipping norm over the median norm (rounded up to a power of two), under noise
-_CLIPPED_POINTS = 2**-4  # the same, for amortised guides: all gradients have about one length
+# Clipping norm over the median norm (rounded up to a power of two), under noise, for amortised
+# guides: all gradients have about one length.
+_CLIPPED_POINTS = 2**-4
+_UNCLIPPED = 64.0  # the same without noise: hardly anything should be clipped
 
 
 class ProgramEstimator(PosteriorEstimator):
@@ -80,29 +82,35 @@ class ProgramEstimator(PosteriorEstimator):
         from skdpbayes.models.numpyro.amortised import Amortised
         from skdpbayes.models.numpyro.reduced import reduced
         from skdpbayes.models.score_unit import AmortisedStart, WithScoreUnit
-        from skdpbayes.plans.gradients import n_parameters
+        from skdpbayes.plans.gradients import CLIPPED, clipped_share, n_parameters
 
         model, held = self._programmed(facts)
-        share = _CLIPPED_POINTS if isinstance(model, Amortised) else _CLIPPED
-        # Without noise, hardly anything should be clipped.
-        factor = share if math.isfinite(self.epsilon) else 64.0
+        private, factor = math.isfinite(self.epsilon), CLIPPED
         found = self.clipping_norm is None
         norm = float(self.clipping_norm or 1.0)
         voided_by = self._seem_to_hold_records(facts, held)
         if isinstance(model, Amortised):
+            factor = _CLIPPED_POINTS if private else _UNCLIPPED
             start = AmortisedStart(model, found, np.float32(factor))
             return Task(start, Bounds(clip=norm), voided_by, costly=True)
-        if not math.isfinite(self.epsilon):  # nothing is clipped: the likelihood as it is
+        if not private:  # nothing is clipped: the likelihood as it is
             model = replace(model, program=replace(model.program, weighed=False, censored=False))
         whole = callable(self._parameters()["guide"])
         learnt = model if whole else reduced(model, hyper=self.solver != "sgld")
+        if not private:
+            factor = _UNCLIPPED
+        elif model.program.weighed and not whole and self.solver != "sgld":
+            settings = Settings.of(self._parameters(), self._defaults)
+            factor = clipped_share(settings, n_parameters(learnt), facts.n_rows)
         # The Fisher information of scores of this norm replaces the curvature that limits steps.
+        # The curvature of a score that is not clipped does not grow with the norm.
+        longer = max(factor / CLIPPED, 1.0) if private else 1.0
         bounds = Bounds(
-            typical=(norm, norm**2),
+            typical=(norm, norm**2 * min(longer, 2) / longer**2),
             clip=norm,
             mean_curvature=(norm / factor) ** 2,
         )
-        kept = whole or self.solver == "sgld" or not math.isfinite(self.epsilon)
+        kept = whole or self.solver == "sgld" or not private
         coordinates = "given" if kept else self._coordinates_of_scores(n_parameters(learnt))
         opened = WithScoreUnit(learnt, found, np.float32(factor), coordinates)
         return Task(opened, bounds, voided_by)

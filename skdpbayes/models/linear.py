@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +14,42 @@ from scipy import stats
 
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 
-_CUT = 2.0  # standardised residuals are clipped to [-2, 2]
-_INSIDE = float(2 * stats.norm.cdf(_CUT) - 1)  # P(|z| < cut)
-_SQUARE_INSIDE = float(_INSIDE - 2 * _CUT * stats.norm.pdf(_CUT))  # E[z^2; |z| < cut]
-_MEAN_SQUARE = _SQUARE_INSIDE + _CUT**2 * (1 - _INSIDE)  # E min(z^2, cut^2)
-
-_FOURTH = (
-    3 * _INSIDE - 2 * (_CUT**3 + 3 * _CUT) * float(stats.norm.pdf(_CUT)) + _CUT**4 * (1 - _INSIDE)
-)  # E min(z^4, cut^4)
-# Factors of the two scores that make their variance equal to their slope, as for a log-likelihood.
-_WEIGHTS, _VARIANCE = _INSIDE / _MEAN_SQUARE, 2 * _SQUARE_INSIDE / (_FOURTH - _MEAN_SQUARE**2)
-_SLOPES = _WEIGHTS * _INSIDE, _VARIANCE * _SQUARE_INSIDE / 2
 _FAR = 2.5  # of logarithms of variances, beyond which the mean slope is taken for constant
-_SPREAD = _VARIANCE * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
+
+
+class Huber(NamedTuple):
+    """Where standardised residuals are cut, and moments of the cut standard normal."""
+
+    cut: Number
+    inside: Number  # P(|z| < cut)
+    square_inside: Number  # E[z^2; |z| < cut]
+    mean_square: Number  # E min(z^2, cut^2)
+    # Factors of the scores of weights and of the variance that make their variance equal to their
+    # slope, as for a log-likelihood.
+    weights: Number
+    variance: Number
+
+    @classmethod
+    def at(cls, cut: float) -> Huber:
+        """Moments for a cut."""
+        density = float(stats.norm.pdf(cut))
+        inside = float(2 * stats.norm.cdf(cut) - 1)
+        square_inside = inside - 2 * cut * density
+        mean_square = square_inside + cut**2 * (1 - inside)
+        fourth = 3 * inside - 2 * (cut**3 + 3 * cut) * density + cut**4 * (1 - inside)
+        variance = 2 * square_inside / (fourth - mean_square**2)
+        moments = cut, inside, square_inside, mean_square, inside / mean_square, variance
+        return cls(*map(np.float32, moments))
+
+    @property
+    def slopes(self) -> tuple[Number, Number]:
+        """Of the scores of weights and of the log variance."""
+        return self.weights * self.inside, self.variance * self.square_inside / 2
+
+    @property
+    def spread(self) -> Number:
+        """Largest score of the log variance."""
+        return self.variance * 0.5 * (self.cut**2 - self.mean_square)
 
 
 @jax.tree_util.register_dataclass
@@ -36,9 +60,9 @@ class LinearRegression:
     ``y | x ~ N(w'x, s2)``, ``w | s2 ~ N(0, s2 / precision)``, ``s2 ~ InverseGamma(shape, scale)``.
 
     Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2 (1964):
-    standardised residuals are clipped at 2 and the score of the variance is centred. The expected
-    score is still zero at the truth, and no response has a large influence. `unit` scales the
-    variance's score to the size of the weights'.
+    standardised residuals are cut, and the score of the variance is centred. The expected score is
+    still zero at the truth, if residuals are symmetric, and no response has a large influence.
+    `unit` scales the variance's score to the size of the weights'.
 
     A record is ``{"x": (n_columns,), "y": float}``; a response that is not finite makes it a null
     record.
@@ -54,6 +78,8 @@ class LinearRegression:
         Normal approximation of the prior for `na-dpvi`, with the same 5% and 95% quantiles
         (`normal_prior`): mean and standard deviation of the log variance, and standard deviation of
         a weight.
+    huber : Huber
+        Where residuals are cut.
     """
 
     n_columns: int = field(metadata={"static": True})
@@ -62,6 +88,7 @@ class LinearRegression:
     scale: Number
     unit: Number
     normal: Array
+    huber: Huber
 
     def init(self) -> Params:
         """Centre of the normal prior."""
@@ -84,10 +111,12 @@ class LinearRegression:
     def score(self, params: Params, record: Record) -> Contribution:
         """Huber's estimating functions, without the factors of `precondition`."""
         z, known = self._residual(params, record)
-        cut = jnp.clip(z, -_CUT, _CUT)
+        own = self.huber
+        cut = jnp.clip(z, -own.cut, own.cut)
+        of_variance = self.unit * own.variance * 0.5 * (cut**2 - own.mean_square)
         return {
-            "u": jnp.where(known, self.unit * _VARIANCE * 0.5 * (cut**2 - _MEAN_SQUARE), 0),
-            "w": jnp.where(known, _WEIGHTS * cut, 0) * record["x"],
+            "u": jnp.where(known, of_variance, 0),
+            "w": jnp.where(known, own.weights * cut, 0) * record["x"],
         }
 
     def precondition(self, params: Params) -> Params:
@@ -101,10 +130,10 @@ class LinearRegression:
         """Expected negative derivative of the score, response-free; without the factors."""
         del params
         known, x = jnp.isfinite(record["y"]), record["x"]
+        of_weights, of_variance = self.huber.slopes
         out = jnp.zeros((self.n_columns + 1, self.n_columns + 1), x.dtype)
-        out = (
-            out.at[0, 0].set(self.unit**2 * _SLOPES[1]).at[1:, 1:].set(_SLOPES[0] * jnp.outer(x, x))
-        )
+        out = out.at[0, 0].set(self.unit**2 * of_variance)
+        out = out.at[1:, 1:].set(of_weights * jnp.outer(x, x))
         return jnp.where(known, out, 0)
 
     def parameter_blocks(self) -> tuple[slice, ...]:
@@ -114,15 +143,17 @@ class LinearRegression:
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses."""
         del params
-        return jnp.sqrt(
-            jnp.sum(record["x"] ** 2) * (_WEIGHTS * _CUT) ** 2 + (self.unit * _SPREAD) ** 2
-        )
+        own = self.huber
+        of_weights = jnp.sum(record["x"] ** 2) * (own.weights * own.cut) ** 2
+        return jnp.sqrt(of_weights + (self.unit * own.spread) ** 2)
 
     def bounds(self, row_norm: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature."""
+        own = self.huber
+        of_weights, of_variance = own.slopes
         return (
-            math.hypot(_WEIGHTS * _CUT * row_norm, self.unit * _SPREAD),
-            math.hypot(_SLOPES[0] * row_norm**2, self.unit**2 * _SLOPES[1]),
+            math.hypot(own.weights * own.cut * row_norm, self.unit * own.spread),
+            math.hypot(of_weights * row_norm**2, self.unit**2 * of_variance),
         )
 
     def working_point(
@@ -147,16 +178,17 @@ class LinearRegression:
             Point of release; factors of the scores' slopes, in the place of those of
             `precondition`; variance of the scores due to the uncertain weights.
         """
+        of_weights, of_variance = self.huber.slopes
         # Number of records, by their weights.
-        n = jnp.maximum(curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1)
+        n = jnp.maximum(curvature[0, 0] / (self.unit**2 * of_variance), 1)
         variance = jnp.exp(self._log_variance({"u": params[0]}))
-        unknown = curvature[1:, 1:] @ covariance[1:, 1:] / (_SLOPES[0] * n)
+        unknown = curvature[1:, 1:] @ covariance[1:, 1:] / (of_weights * n)
         seen = variance + jnp.maximum(jnp.trace(unknown), 0)
         point = params.at[0].set(jnp.log(seen) / self.unit)
         slopes = jnp.full(len(params), seen**-0.5).at[0].set(variance / seen)
         # Uncertain weights add a quadratic form of normal variables to the residuals' variance.
         spread = 4 * jnp.maximum(jnp.sum(unknown * unknown.T), 0)
-        doubt = jnp.zeros(len(params)).at[0].set(spread * (self.unit * n * _SLOPES[1] / seen) ** 2)
+        doubt = jnp.zeros(len(params)).at[0].set(spread * (self.unit * n * of_variance / seen) ** 2)
         return point, slopes, doubt
 
     def mean_slopes(self, params: jax.Array, points: jax.Array) -> jax.Array:
@@ -165,11 +197,12 @@ class LinearRegression:
         The score of a variance that is far too large hardly depends on it: it is linear neither in
         the variance, since large residuals are clipped, nor in its logarithm.
         """
+        own = self.huber
         moved = jnp.clip(self.unit * (params[0] - points[:, 0]), -_FAR, -1e-3)
-        cut = _CUT * jnp.exp(-moved / 2)
+        cut = own.cut * jnp.exp(-moved / 2)
         outside = 2 * norm.sf(cut)
         square = jnp.exp(moved) * (1 - outside - 2 * cut * norm.pdf(cut))  # of those inside
-        change = (square + _CUT**2 * outside - _MEAN_SQUARE) / _SQUARE_INSIDE
+        change = (square + own.cut**2 * outside - own.mean_square) / own.square_inside
         return jnp.ones_like(points).at[:, 0].set(change / moved)
 
     def longest_step(self) -> jax.Array:

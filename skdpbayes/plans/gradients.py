@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from skdpbayes.models.numpyro.amortised import Amortised
     from skdpbayes.models.numpyro.model import NumPyroModel
 
+CLIPPED = 0.5
+"""Clipping norm over the median norm of scores of programs, under much noise."""
+
 PASSES = 16
 """Passes over the data in a fit by dpvi.
 
@@ -63,6 +66,8 @@ _WAVE_SHARES, _MOMENT_SHARES = (0.01, 0.1), (0.01, 0.1)
 _UNKNOWN_SHARES = (0.06, 0.03)  # of both, where the number of records is private
 _RESOLVED_EVERY, _UNKNOWN_EVERY = 6, 4  # rounds for a release of the curvature; for a private n
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
+_CUT_NOISE, _CUTS = 0.15, (2.0, 10.0)  # see `residual_cut`
+_CLIP_NOISE, _LEAST_CLIPPED = 0.1, 8.0  # see `clipped_share`
 _CURVATURE_EDGE, _CURVATURE_RATIOS = 0.07, (2.0, 6.0)  # see `curvature_ratio`
 _SHRINKAGE = 0.1  # `logit_shrinkage` over `score_noise`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
@@ -151,7 +156,7 @@ def plan_dpvi(
             np.float32(1.01 * bounds.curvature),
             np.float32(defaults.calm),
             np.float32(defaults.fast),
-            np.float32(curvature_ratio(settings, model, n_guess)),
+            np.float32(curvature_ratio(settings, model, bounds, n_guess)),
         )
         if full_rank
         else MeanField(local=isinstance(model, HasRandomStart)),
@@ -196,7 +201,7 @@ def plan_na_dpvi(
     if bounds.typical and (settings.private or not bounded):
         score, curvature = bounds.typical
         if isinstance(model, HasScoreUnit):
-            curvature = curvature_ratio(settings, model, n) * score**2
+            curvature = curvature_ratio(settings, model, bounds, n) * score**2
     share = 0.2 if settings.private else 1.01
     clip = settings.clipping_norm or bounds.clip or score * share
     norm = 1.01 * curvature * min(1, clip / score)  # the curvature is weighted like its score
@@ -214,7 +219,7 @@ def moments_edge(settings: Settings, n_columns: int, n: float) -> float:
     return (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
 
 
-def curvature_ratio(settings: Settings, model: Model, n: float | None) -> float:
+def curvature_ratio(settings: Settings, model: Model, bounds: Bounds, n: float | None) -> float:
     """Clipping norm of a record's curvature over the square of its score's.
 
     The curvature of a clipped score is its length times the clipping norm. Where scores are clipped
@@ -226,7 +231,21 @@ def curvature_ratio(settings: Settings, model: Model, n: float | None) -> float:
         return CURVATURE_RATIO
     edge = moments_edge(settings, n_parameters(model), n) if n else math.inf
     least, most = _CURVATURE_RATIOS
-    return min(max(_CURVATURE_EDGE / max(edge, 1e-9), least), most)
+    score, curvature = bounds.typical or (1.0, 1.0)
+    return min(max(_CURVATURE_EDGE / max(edge, 1e-9), least), most) * curvature / score**2
+
+
+def clipped_share(settings: Settings, size: int, n: int | None) -> float:
+    """Clipping norm of scores over their median norm: larger where noise is small.
+
+    Where records do not follow the law of the model, what clipping takes off is not what the model
+    expects, and leaves a bias. The variance of the noise, if the whole budget were spent, is at
+    most `_CLIP_NOISE` times that of sampling, or that of the least norm.
+    """
+    if n is None:
+        return CLIPPED
+    noise = settings.least_noise() * (size / n) ** 0.5
+    return min(max(_CLIP_NOISE**0.5 / noise, CLIPPED), _LEAST_CLIPPED)
 
 
 def score_noise(settings: Settings, model: Model, n: float) -> float:
@@ -288,6 +307,19 @@ def rescaling_shares(
     edge = moments_edge(settings, n_features + intercept, n)
     moments = min(max((edge / _EDGE) ** 2, least), most)
     return (waves, moments) if edge < _RESOLVED * moments**0.5 else (waves,)
+
+
+def residual_cut(settings: Settings, n_columns: int, n: int | None) -> float:
+    """Where standardised residuals are cut: farther out where noise is small.
+
+    Cut residuals that are not symmetric leave a bias. The noise of the scores grows with the cut;
+    its variance, if the whole budget were spent, is at most `_CUT_NOISE` times that of sampling, or
+    that of the least cut.
+    """
+    if n is None:
+        return _CUTS[0]
+    noise = settings.least_noise() * (n_columns / n) ** 0.5
+    return min(max(_CUT_NOISE**0.5 / max(noise, 1e-9), _CUTS[0]), _CUTS[1])
 
 
 def row_reach(settings: Settings, n_columns: int, n: int | None) -> float:

@@ -11,7 +11,7 @@ from skdpbayes._version import __version__
 from skdpbayes.mechanism.integer_noise import noise_std, overhead
 from skdpbayes.mechanism.keys import RANDOM_SOURCE
 from skdpbayes.mechanism.spec import MechanismSpec
-from skdpbayes.plans.settings import LEAST_ACCOUNTED, SEEDED, Settings
+from skdpbayes.plans.settings import BEYOND_TABLES, LEAST_ACCOUNTED, SEEDED, Settings
 from skdpbayes.privacy import report as reports
 from skdpbayes.privacy.accounting import AccountingError, GaussianSteps, compose, crosscheck
 from skdpbayes.privacy.report import PrivacySpent
@@ -84,7 +84,7 @@ def report(
     if math.isinf(epsilon):
         voided_by.append("no noise was added")
     if beyond_tables:
-        voided_by.append("epsilon is too large or too small for the finite tables of the noise")
+        voided_by.append(BEYOND_TABLES)
     earlier = told.earlier
     secure = spec.numerics == "secure"
     return PrivacySpent(

@@ -17,6 +17,7 @@ SEEDED = (
     "random_state is set: other fits may share the noise, and whoever guesses the seed can remove "
     "it"
 )
+BEYOND_TABLES = "epsilon is too large or too small for the finite tables of the noise"
 LEAST_ACCOUNTED = 0.05  # least noise multiplier to account for if epsilon is infinite
 _COUNT_SHARE = 0.01  # share of the squared budget for the number of usable records
 

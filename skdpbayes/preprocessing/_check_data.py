@@ -15,6 +15,7 @@ from sklearn.utils.validation import _num_samples
 
 from skdpbayes.cells import as_category
 from skdpbayes.declarations import Declared, schema_of
+from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.columns import numbers
 from skdpbayes.intake.labels import as_labels, codes
 from skdpbayes.intake.persons import codes_of_persons
@@ -193,9 +194,9 @@ def _name(j: np.integer | int, parameters: Parameters) -> str:
 
 def _norms(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     del y
-    norm = parameters.get("data_norm")
-    if norm is None:
+    if "data_norm" not in parameters:
         return
+    norm = norm_of(parameters["data_norm"], X.shape[1])
     with np.errstate(all="ignore"):
         lengths = np.linalg.norm(X, axis=1)
     long = np.isfinite(lengths) & (lengths > norm * (1 + 1e-9))

@@ -16,7 +16,7 @@ from farthest import Case, check
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.models.belief_net import SigmoidBeliefNet
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
-from skdpbayes.models.linear import LinearRegression, normal_prior
+from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.rescaled import RescaledLinear
@@ -39,13 +39,20 @@ def code(v):
 
 def linear_sums(norm):
     hyper = {name: f32(1) for name in ("precision", "shape", "scale", "unit")}
-    return LinearSums(3, **hyper, normal=normal_prior(1, 1, 1), row_norm=f32(norm), intercept=True)
+    return LinearSums(
+        3,
+        **hyper,
+        normal=normal_prior(1, 1, 1),
+        huber=Huber.at(2),
+        row_norm=f32(norm),
+        intercept=True,
+    )
 
 
 def opening_of_linear_regression(number):
     """An opening at axes that lengthen one column."""
     hyper = {name: f32(1) for name in ("precision", "shape", "scale", "unit")}
-    model = LinearRegression(3, **hyper, normal=normal_prior(1, 1, 1))
+    model = LinearRegression(3, **hyper, normal=normal_prior(1, 1, 1), huber=Huber.at(2))
     rescaled = RescaledLinear(model, True, True, f32(1.3), f32(2), f32(100))
     params = rescaled.init() | {"axes": np.diag([8, 1, 1]).astype(f32)}
     return in_units_of_noise(rescaled.openings()[number], params)

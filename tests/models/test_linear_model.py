@@ -16,7 +16,13 @@ D = 3
 def model(unit=2.0):
     normal = linear.normal_prior(0.5, 4.0, 1.0)
     return LinearRegression(
-        D, np.float32(0.5), np.float32(4.0), np.float32(1.0), np.float32(unit), normal
+        D,
+        np.float32(0.5),
+        np.float32(4.0),
+        np.float32(1.0),
+        np.float32(unit),
+        normal,
+        linear.Huber.at(2),
     )
 
 
@@ -69,7 +75,7 @@ def test_score_is_the_gradient_where_residuals_are_small():
     record = {"x": jnp.asarray([0.3, -0.2, 0.4], jnp.float32), "y": jnp.float32(0.6)}
     gradient = jax.grad(m.log_likelihood)(at, record)
     score = m.score(at, record)["w"] * m.precondition(at)["w"]
-    np.testing.assert_allclose(score, linear._WEIGHTS * gradient["w"], rtol=1e-5)
+    np.testing.assert_allclose(score, linear.Huber.at(2).weights * gradient["w"], rtol=1e-5)
 
 
 def test_variance_of_the_scores_is_their_slope():
@@ -174,9 +180,10 @@ def test_mean_slopes_are_those_of_scores_far_from_the_optimum(moved):
     np.testing.assert_array_equal(slopes[1:], 1)
 
 
-def test_constants_are_those_of_the_normal_distribution():
+@pytest.mark.parametrize("cut", [2.0, 4.0])
+def test_constants_are_those_of_the_normal_distribution(cut):
     z = np.random.default_rng(0).normal(size=2_000_000)
-    inside = np.abs(z) < linear._CUT
-    assert linear._INSIDE == pytest.approx(inside.mean(), abs=1e-3)
-    assert linear._SQUARE_INSIDE == pytest.approx((z**2 * inside).mean(), abs=2e-3)
-    assert linear._MEAN_SQUARE == pytest.approx(np.minimum(z**2, linear._CUT**2).mean(), abs=2e-3)
+    own, inside = linear.Huber.at(cut), np.abs(z) < cut
+    assert own.inside == pytest.approx(inside.mean(), abs=1e-3)
+    assert own.square_inside == pytest.approx((z**2 * inside).mean(), abs=2e-3)
+    assert own.mean_square == pytest.approx(np.minimum(z**2, cut**2).mean(), abs=2e-3)

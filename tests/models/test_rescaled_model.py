@@ -9,7 +9,7 @@ from cases import mapped
 from skdpbayes.mechanism.contributions import contribution_norm
 from skdpbayes.models.base import prior_matrix, unbiased_weight
 from skdpbayes.models.columns import sizes_of_columns, waves
-from skdpbayes.models.linear import LinearRegression, normal_prior
+from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
 from skdpbayes.models.rescaled import COLUMN_WAVES, RescaledLinear
 from skdpbayes.plans.gradients import rescaling_shares, row_reach
 from skdpbayes.plans.settings import Settings
@@ -22,7 +22,7 @@ f32 = np.float32
 
 def rescaled(**changes):
     hyper = {"precision": f32(0.1), "shape": f32(1), "scale": f32(0.02), "unit": f32(1.4)}
-    model = LinearRegression(4, **hyper, normal=normal_prior(0.1, 1, 0.02))
+    model = LinearRegression(4, **hyper, normal=normal_prior(0.1, 1, 0.02), huber=Huber.at(2))
     own = {"intercept": True, "whitened": True, "row_norm": f32(2.2), "n_records": f32(N)}
     own["reach"] = f32(1)
     return RescaledLinear(model, **(own | changes))
@@ -220,7 +220,7 @@ def test_many_columns_share_the_variance_of_responses(whitened):
     """Eight have twice the precision that one would have by itself: four parts, not one each."""
     hyper = {"precision": f32(0.1), "shape": f32(1), "scale": f32(0.02), "unit": f32(1.4)}
     model = RescaledLinear(
-        LinearRegression(9, **hyper, normal=normal_prior(0.1, 1, 0.02)),
+        LinearRegression(9, **hyper, normal=normal_prior(0.1, 1, 0.02), huber=Huber.at(2)),
         intercept=True, whitened=True, row_norm=f32(20), reach=f32(1), n_records=f32(N),
     )  # fmt: skip
     rng = np.random.default_rng(4)

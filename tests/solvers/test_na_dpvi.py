@@ -27,7 +27,7 @@ from skdpbayes.calibration import simulate
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import Mechanism
-from skdpbayes.models.linear import LinearRegression, normal_prior
+from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
 from skdpbayes.solvers.averages import Averages, over
 from skdpbayes.solvers.na_dpvi import NADPVI, _estimated, _trust, _without_doubtful
 from skdpbayes.solvers.released_curvature import Curvature
@@ -266,7 +266,7 @@ def test_intervals_of_linear_regression_cover_the_truth(compiled_quickly):
 def test_a_variance_moves_by_a_factor_of_e_in_a_round():
     """However far the score says that it is."""
     normal = normal_prior(0.1, 1.0, 0.02)
-    model = LinearRegression(2, *map(np.float32, (0.1, 1.0, 0.02, 1.5)), normal)
+    model = LinearRegression(2, *map(np.float32, (0.1, 1.0, 0.02, 1.5)), normal, Huber.at(2))
     solver, one = NADPVI(np.float32(1), np.float32(1), np.int32(6)), np.ones(1)
     schedule = Mechanism(one[0], 0 * one, one, np.int32(9), one[0])
     released = {
