@@ -15,7 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number, warn_user
-from skdpbayes.estimators._program import ProgramEstimator, name_of
+from skdpbayes.estimators._program import ProgramEstimator, name_of, with_short_first
 from skdpbayes.facts import Facts, Field
 from skdpbayes.intake.fields import FieldRows, facts_of, typed
 from skdpbayes.intake.rows import dense
@@ -329,7 +329,8 @@ class DPNumPyroModel(ProgramEstimator):
         )
         if not suits_na_dpvi:
             return task._replace(solver="dpvi")
-        return task._replace(solver="na-dpvi", model=replace(task.model, coordinates="whitened"))
+        model = replace(task.model, coordinates="whitened")
+        return task._replace(solver="na-dpvi", model=with_short_first(model))
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         """Names only; their values are public by declaration."""

@@ -19,13 +19,19 @@ from skdpbayes.plans.settings import Bounds, Defaults, Settings, Task
 if TYPE_CHECKING:
     from skdpbayes.models.numpyro.amortised import Amortised
     from skdpbayes.models.numpyro.model import NumPyroModel
+    from skdpbayes.models.score_unit import WithScoreUnit
     from skdpbayes.plans.plan import Plan
 
 _MANY = 100  # records; a table of groups is shorter
-# Clipping norm over the median norm (rounded up to a power of two), under noise, for amortised
-# guides: all gradients have about one length.
-_CLIPPED_POINTS = 2**-4
-_UNCLIPPED = 64.0  # the same without noise: hardly anything should be clipped
+# Clipping norms over the median norm, rounded up to a power of two.
+_CLIPPED_POINTS = 2**-4  # under noise, of amortised guides: all gradients have about one length
+_FIRST = 2.0  # most before rounds have led near the optimum, by na-dpvi
+_UNCLIPPED = 64.0  # without noise
+
+
+def with_short_first(model: WithScoreUnit) -> WithScoreUnit:
+    """The model, whose scores are bounded more closely before rounds have led near the optimum."""
+    return replace(model, first=np.float32(min(float(model.first), _FIRST)))
 
 
 class ProgramEstimator(PosteriorEstimator):
@@ -106,13 +112,15 @@ class ProgramEstimator(PosteriorEstimator):
         # The curvature of a score that is not clipped does not grow with the norm.
         longer = max(factor / CLIPPED, 1.0) if private else 1.0
         bounds = Bounds(
-            typical=(norm, norm**2 * min(longer, 2) / longer**2),
+            typical=(norm, (norm / longer) ** 2),
             clip=norm,
             mean_curvature=(norm / factor) ** 2,
         )
         kept = whole or self.solver == "sgld" or not private
         coordinates = "given" if kept else self._coordinates_of_scores(n_parameters(learnt))
-        opened = WithScoreUnit(learnt, found, np.float32(factor), coordinates)
+        opened = WithScoreUnit(learnt, found, np.float32(factor), np.float32(factor), coordinates)
+        if self.solver == "na-dpvi" and private:
+            opened = with_short_first(opened)
         return Task(opened, bounds, voided_by)
 
     def _coordinates_of_scores(self, size: int) -> Literal["given", "scaled", "whitened"]:

@@ -22,6 +22,7 @@ from skdpbayes.models.protocols import (
     HasClippingBias,
     HasCommonScale,
     HasCurvature,
+    HasCurvatureUnit,
     HasIdentified,
     HasLargestWeight,
     HasLatentNoise,
@@ -224,6 +225,12 @@ class LooksAgain(OpenedModel, Protocol):
 
     def looked_at(self, params: Params, centre: jax.Array) -> Params:
         """Parameters for the opening at `centre`, a point of `marginal`, ravelled."""
+
+
+def curvature_unit(model: Any) -> jax.Array:
+    """Norm of scores whose square is the unit of curvatures: `score_unit`, or the model's own."""
+    own = model.curvature_unit if isinstance(model, HasCurvatureUnit) else score_unit(model)
+    return jnp.asarray(own, jnp.float32)
 
 
 def score_unit(model: Any) -> jax.Array:

@@ -81,6 +81,15 @@ class HasScoreUnit(Protocol):
 
 
 @runtime_checkable
+class HasCurvatureUnit(Protocol):
+    """Unit of curvatures, where it is not the square of `score_unit`."""
+
+    @property
+    def curvature_unit(self) -> Number:
+        """Its root."""
+
+
+@runtime_checkable
 class HasScoreScale(Protocol):
     """Public prediction of how the length of scores depends on the parameters."""
 

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from skdpbayes.mechanism.contributions import scaled
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, flat_start, single
-from skdpbayes.models.protocols import Contribution, Params, Record
+from skdpbayes.models.protocols import Contribution, HasCurvatureUnit, Params, Record
 from skdpbayes.models.whitened import whitening_axes
 
 _LOWEST, _HIGHEST = -8, 13  # range of the histogram, in binary logarithms
@@ -38,6 +38,8 @@ class WithScoreUnit:
         Whether to release the histogram; otherwise the model is used as it is.
     factor : float
         The unit is this factor times the median, rounded up to a power of two.
+    first : float
+        The same before the opening is made again: bounded scores lead far in few rounds.
     coordinates : {"given", "scaled", "whitened"}
         Unless they are given, the sizes of entries are released too, and the model is taken in
         coordinates in which they are about one; "whitened": and about uncorrelated, so that it has
@@ -49,13 +51,15 @@ class WithScoreUnit:
     model: Any
     found: bool = field(metadata={"static": True})
     factor: Any = 1.0
+    first: Any = 1.0
     coordinates: Literal["given", "scaled", "whitened"] = field(
         default="given", metadata={"static": True}
     )
 
     def init(self) -> Params:
         """What is known before the release: the unit, and where scores are looked at."""
-        unit = {"unit": jnp.asarray(self.model.score_unit, jnp.float32)}
+        own = jnp.asarray(self.model.score_unit, jnp.float32)
+        unit = {"unit": own, "curvature": own}
         if not self.looks_again:
             return unit
         start = ravel_pytree(self.model.init())[0]
@@ -114,7 +118,11 @@ class WithScoreUnit:
             seen = (sums["norms"] > 3 * scales["norms"]) | (sums["norms"] == jnp.max(sums["norms"]))
             below = jnp.cumsum(jnp.where(seen, sums["norms"], 0))
             middle = jnp.argmax(2 * below >= below[-1])
-            unit = {"unit": self.factor * 2.0 ** (bins[middle] + 1).astype(jnp.float32)}
+            median = 2.0 ** (bins[middle] + 1).astype(jnp.float32)
+            factor = self.factor
+            if self.looks_again:
+                factor = jnp.where(params["arrived"], self.factor, self.first)
+            unit = {"unit": factor * median, "curvature": self.factor * median}
             if not self.looks_again:
                 return unit
             shares, squares, noise = sums["shares"], sums["squares"], scales["squares"]
@@ -131,11 +139,14 @@ class WithScoreUnit:
 
     def marginal(self, params: Params) -> Any:
         """The model with its unit, and perhaps with axes and a start."""
+        units = {"score_unit": params["unit"]}
+        if isinstance(self.model, HasCurvatureUnit):
+            units["curvature_unit"] = params["curvature"]
         if not self.looks_again:
-            return replace(self.model, score_unit=params["unit"])
+            return replace(self.model, **units)
         axes, start = params["axes"], params["start"]
         start = jnp.linalg.solve(axes, start) if self._whitened else start / axes
-        return replace(self.model, score_unit=params["unit"], axes=axes, starts_at=start)
+        return replace(self.model, **units, axes=axes, starts_at=start)
 
     def _identity(self, like: jax.Array) -> jax.Array:
         """Axes of the coordinates given."""

@@ -67,7 +67,7 @@ _UNKNOWN_SHARES = (0.06, 0.03)  # of both, where the number of records is privat
 _RESOLVED_EVERY, _UNKNOWN_EVERY = 6, 4  # rounds for a release of the curvature; for a private n
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CUT_NOISE, _CUTS = 0.15, (2.0, 10.0)  # see `residual_cut`
-_CLIP_NOISE, _LEAST_CLIPPED = 0.1, 8.0  # see `clipped_share`
+_CLIP_NOISE, _MOST_CLIPPED = 0.1, 6.0  # see `clipped_share`
 _CURVATURE_EDGE, _CURVATURE_RATIOS = 0.07, (2.0, 6.0)  # see `curvature_ratio`
 _SHRINKAGE = 0.1  # `logit_shrinkage` over `score_noise`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
@@ -232,7 +232,10 @@ def curvature_ratio(settings: Settings, model: Model, bounds: Bounds, n: float |
     edge = moments_edge(settings, n_parameters(model), n) if n else math.inf
     least, most = _CURVATURE_RATIOS
     score, curvature = bounds.typical or (1.0, 1.0)
-    return min(max(_CURVATURE_EDGE / max(edge, 1e-9), least), most) * curvature / score**2
+    longer = score / curvature**0.5  # the norm of scores, over that under much noise
+    more = min(longer, 2)  # curvature of a typical record, which weighs more
+    ratio = min(max(_CURVATURE_EDGE / max(edge, 1e-9), least) * more, most * longer**2)
+    return ratio / longer**2
 
 
 def clipped_share(settings: Settings, size: int, n: int | None) -> float:
@@ -245,7 +248,7 @@ def clipped_share(settings: Settings, size: int, n: int | None) -> float:
     if n is None:
         return CLIPPED
     noise = settings.least_noise() * (size / n) ** 0.5
-    return min(max(_CLIP_NOISE**0.5 / noise, CLIPPED), _LEAST_CLIPPED)
+    return min(max(_CLIP_NOISE**0.5 / noise, CLIPPED), _MOST_CLIPPED)
 
 
 def score_noise(settings: Settings, model: Model, n: float) -> float:

@@ -52,6 +52,7 @@ from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import (
     Model,
+    curvature_unit,
     double,
     flat_start,
     identified,
@@ -140,7 +141,7 @@ class NADPVI:
     ----------
     clipping_norm, curvature_norm : float
         Clipping norms of a record's weighted score, over the model's `score_unit`, and of its
-        weighted curvature, over the square of the unit.
+        weighted curvature, over the square of the model's `curvature_unit`.
     curvature_every : int
         Period of the curvature rounds.
     n_persons : int, optional
@@ -184,13 +185,13 @@ class NADPVI:
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[TraceState], ...]:
         """A score round and a curvature round."""
         unravel = flat_start(model)[1]
-        first = score_unit(model)
+        of_scores, of_curvatures = score_unit(model), curvature_unit(model)
 
-        def unit(state: TraceState) -> jax.Array:
-            return first * score_scale(model, unravel(state.theta.astype(jnp.float32)))
+        def scale(state: TraceState) -> jax.Array:
+            return score_scale(model, unravel(state.theta.astype(jnp.float32)))
 
         def norm(state: TraceState) -> jax.Array:
-            return self.clipping_norm * unit(state)
+            return self.clipping_norm * of_scores * scale(state)
 
         # Where scores are as long as the norm as a rule, sums of shorter ones are rarely clipped.
         room = _ROOM if mechanism.several_rows and knows_responses(model) else 1
@@ -199,7 +200,7 @@ class NADPVI:
             return room * norm(state)
 
         def curvature_norm(state: TraceState) -> jax.Array:
-            return self.curvature_norm * unit(state) ** 2
+            return self.curvature_norm * (of_curvatures * scale(state)) ** 2
 
         def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key

@@ -56,8 +56,9 @@ class ProgramLikelihood(ABC):
     Attributes
     ----------
     program : Program
-    score_unit : float
-        Norm of a typical score; clipping norms are relative to it.
+    score_unit, curvature_unit : float
+        Norms of typical scores: clipping norms of scores are relative to the first, those of
+        curvatures to the square of the second.
     axes : array of shape (P,) or (P, P), or None
         Axes times the parameters are coordinates whose prior is standard normal; a vector stands
         for a diagonal. None: the identity.
@@ -67,6 +68,7 @@ class ProgramLikelihood(ABC):
 
     program: Program
     score_unit: Number
+    curvature_unit: Number
     axes: Array | None
     starts_at: Array | None
 
@@ -266,6 +268,7 @@ class NumPyroModel(ProgramLikelihood):
     public: Mapping[str, Array]
     affine: Mapping[str, tuple[Array, Array]]
     score_unit: Number = 1.0
+    curvature_unit: Number = 1.0
     fixed: Mapping[str, Params] = field(default_factory=dict)
     axes: Array | None = None
     starts_at: Array | None = None

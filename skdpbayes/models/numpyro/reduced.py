@@ -64,6 +64,7 @@ class Reduced(ProgramLikelihood):
     offset: Array
     parts: Parts = field(metadata={"static": True})
     score_unit: Number = 1.0
+    curvature_unit: Number = 1.0
     axes: Array | None = None
     starts_at: Array | None = None
 
