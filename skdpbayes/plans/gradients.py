@@ -242,13 +242,24 @@ def clipped_share(settings: Settings, size: int, n: int | None) -> float:
     """Clipping norm of scores over their median norm: larger where noise is small.
 
     Where records do not follow the law of the model, what clipping takes off is not what the model
-    expects, and leaves a bias. The variance of the noise, if the whole budget were spent, is at
-    most `_CLIP_NOISE` times that of sampling, or that of the least norm.
+    expects, and leaves a bias.
     """
+    return _farthest(settings, size, n, _CLIP_NOISE, (CLIPPED, _MOST_CLIPPED))
+
+
+def _farthest(
+    settings: Settings, size: int, n: int | None, share: float, limits: tuple[float, float]
+) -> float:
+    """Length of the longest score over that of a typical one, within limits.
+
+    If the whole budget were spent, the variance of the noise would be `share` times that of
+    sampling.
+    """
+    least, most = limits
     if n is None:
-        return CLIPPED
+        return least
     noise = settings.least_noise() * (size / n) ** 0.5
-    return min(max(_CLIP_NOISE**0.5 / noise, CLIPPED), _MOST_CLIPPED)
+    return least if noise * least > share**0.5 else min(share**0.5 / max(noise, 1e-9), most)
 
 
 def score_noise(settings: Settings, model: Model, n: float) -> float:
@@ -315,14 +326,9 @@ def rescaling_shares(
 def residual_cut(settings: Settings, n_columns: int, n: int | None) -> float:
     """Where standardised residuals are cut: farther out where noise is small.
 
-    Cut residuals that are not symmetric leave a bias. The noise of the scores grows with the cut;
-    its variance, if the whole budget were spent, is at most `_CUT_NOISE` times that of sampling, or
-    that of the least cut.
+    Residuals that are not symmetric leave a bias where they are cut.
     """
-    if n is None:
-        return _CUTS[0]
-    noise = settings.least_noise() * (n_columns / n) ** 0.5
-    return min(max(_CUT_NOISE**0.5 / max(noise, 1e-9), _CUTS[0]), _CUTS[1])
+    return _farthest(settings, n_columns, n, _CUT_NOISE, _CUTS)
 
 
 def row_reach(settings: Settings, n_columns: int, n: int | None) -> float:

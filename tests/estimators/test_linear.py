@@ -163,6 +163,20 @@ def test_the_noise_is_found_where_coefficients_explain_nearly_all():
     assert model.diagnostics_["last_step"] > 2
 
 
+def test_a_skewed_response_leaves_no_bias():
+    """Costs with the spread of their mean: residuals cut at 2 would move the mean by 6%."""
+    rng = np.random.default_rng(1)
+    X = np.c_[rng.uniform(20, 90, 8000), rng.integers(0, 2, 8000)]
+    mean = 100 + 10 * X[:, 0] + 300 * X[:, 1]
+    bounds = ([20, 0], [90, 1]), (0, 8000)
+    model = DPBayesianLinearRegression(2.0, bounds=bounds, random_state=0)
+    own = model.fit(X, rng.gamma(1.5, mean / 1.5)).posterior_samples_
+    middle = own["intercept"] + own["coef"] @ [55, 0.5]
+    for draws, truth in ((middle, 800), (own["coef"][:, 0], 10), (own["coef"][:, 1], 300)):
+        assert abs(draws.mean() - truth) < 2.5 * draws.std()
+    assert abs(middle.mean() - 800) < 25 and middle.std() < 15
+
+
 @pytest.mark.slow
 def test_without_an_intercept(data):
     X, y = data

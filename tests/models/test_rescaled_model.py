@@ -11,7 +11,7 @@ from skdpbayes.models.base import prior_matrix, unbiased_weight
 from skdpbayes.models.columns import sizes_of_columns, waves
 from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
 from skdpbayes.models.rescaled import COLUMN_WAVES, RescaledLinear
-from skdpbayes.plans.gradients import rescaling_shares, row_reach
+from skdpbayes.plans.gradients import clipped_share, rescaling_shares, residual_cut, row_reach
 from skdpbayes.plans.settings import Settings
 from skdpbayes.posteriors import GaussianPosterior
 
@@ -321,3 +321,20 @@ def test_long_rows_keep_their_weight_where_there_is_little_noise():
         return row_reach(Settings(epsilon, 1e-5, "zero_out", "secure"), 5, n)
 
     assert reach(0.1, 2000) == 1 < reach(1, 4000) < reach(8, 100_000) == 3
+
+
+@pytest.mark.parametrize(
+    ("rule", "least", "most", "noise"), [(residual_cut, 2, 10, 0.15), (clipped_share, 0.5, 6, 0.1)]
+)
+def test_scores_are_cut_farther_out_where_noise_is_small(rule, least, most, noise):
+    """So far that the noise of the whole budget has a given share of the sampling variance."""
+
+    def cut(epsilon, n):
+        settings = Settings(epsilon, 1e-5, "zero_out", "secure")
+        return rule(settings, 5, n), settings.least_noise()
+
+    assert cut(1.0, 100)[0] == least == cut(8.0, None)[0] and cut(8.0, 10**6)[0] == most
+    assert cut(np.inf, 100)[0] == most
+    (one, of_one), (other, of_other) = cut(1.0, 4000), cut(2.0, 4000)
+    assert (one * of_one) ** 2 * 5 / 4000 == pytest.approx(noise)
+    assert (other * of_other) ** 2 * 5 / 4000 == pytest.approx(noise) and other > one > least
