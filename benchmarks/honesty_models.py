@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -301,6 +301,43 @@ def program(
     return Cell(estimator, n_rows, None if from_prior else truths, None, design, simulate)
 
 
+# --- Records that do not follow the model ---------------------------------------------------------
+
+OTHER_SETTINGS = ((5_000, 1.0), (10_000, 2.0), (30_000, 1.0), (30_000, 8.0))
+
+
+def skewed(n_rows: int, epsilon: float) -> Cell:
+    """Linear regression on exponential residuals."""
+
+    def estimator() -> Any:
+        from skdpbayes import DPBayesianLinearRegression
+
+        return DPBayesianLinearRegression(epsilon, bounds=((-1, 1), (-4, 8)))
+
+    def truths(rng: np.random.Generator, fits: int) -> Values:
+        coef, intercept = rng.normal(0, 1, (fits, 3)), rng.normal(0, 1, fits)
+        return {"coef": coef, "intercept": intercept, "noise_std": np.ones(fits)}
+
+    def simulate(rng: np.random.Generator, truth: Values, X: Any) -> tuple[Any, Any]:
+        mean = truth["intercept"] + X @ truth["coef"]
+        return X, mean + rng.exponential(1.0, n_rows) - 1
+
+    def design(rng: np.random.Generator) -> Any:
+        return rng.uniform(-1, 1, (n_rows, 3))
+
+    return Cell(estimator, n_rows, truths, 3, design, simulate)
+
+
+def overdispersed(n_rows: int, epsilon: float) -> Cell:
+    """Poisson regression on counts whose variance is up to a few times their mean."""
+
+    def simulate(rng: np.random.Generator, truth: Values, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        rate = np.exp(truth["intercept"] + X @ truth["weights"])
+        return X, rng.poisson(rate * rng.gamma(2, 0.5, n_rows)).astype(np.float32)
+
+    return replace(program("poisson", "auto", "", n_rows, epsilon), simulate=simulate)
+
+
 # --- Rare events and hierarchies ------------------------------------------------------------------
 
 
@@ -369,6 +406,8 @@ def cells() -> dict[str, Cell]:
         for name in PROGRAMS
         for n, epsilon in PROGRAM_SETTINGS
     }
+    for name, cell in (("skewed", skewed), ("overdispersed", overdispersed)):
+        found |= {f"{name}-{n}-{epsilon:g}": cell(n, epsilon) for n, epsilon in OTHER_SETTINGS}
     found |= {
         f"bernoulli-{p:g}-{n}-{solver}": _rare(p, n, solver)
         for p, n in ((0.004, 500), (0.02, 5_000))

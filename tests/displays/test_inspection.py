@@ -199,7 +199,7 @@ def test_clones_are_fitted_and_scored_on_held_out_rows():
         None,
         epsilons=[0.1, 10.0],
         n_repeats=2,
-        reference=DPBetaBernoulli(1e3),
+        reference=DPBetaBernoulli(20.0),
     )
     expected = [
         [DPBetaBernoulli(epsilon, random_state=seed).fit(ROWS).score(held_out) for seed in (3, 4)]

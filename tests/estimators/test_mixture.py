@@ -83,8 +83,10 @@ def test_where_noise_is_large_the_start_has_most_of_the_budget_and_the_plan_says
 
 
 def test_a_number_of_components_is_not_taken_for_a_budget():
-    with pytest.raises(TypeError, match="positional"):
-        DPGaussianMixture(3)
+    """It comes first, as in scikit-learn; elsewhere the budget does."""
+    assert DPGaussianMixture(3).n_components == 3
+    with pytest.raises(ValueError, match="n_components"):
+        DPGaussianMixture(0.5, bounds=(-1, 1)).fit(np.zeros((9, 2)))
 
 
 def truth(Z):

@@ -839,18 +839,20 @@ def test_the_second_look_is_where_the_rounds_have_led_and_the_rounds_start_anew(
 
 
 def test_a_curvature_may_be_longer_where_there_is_less_noise():
-    """Norm of a curvature over the square of a score's: 2 to 6."""
+    """Norm over the square of half the median norm of scores, and over that of a score's: 2 to 6."""
 
     def ratio(epsilon, solver):
         found = DPNumPyroModel(linear, epsilon=epsilon, solver=solver).plan(N, fields=FIELDS)
-        own = found.solver.solver
+        own, longer = found.solver.solver, float(found.model.factor) / 0.5
         norm = own.guide.curvature_ratio if solver == "dpvi" else own.curvature_norm / 1.01
-        return float(norm) / float(own.clipping_norm) ** 2
+        over_score = float(norm) / float(own.clipping_norm) ** 2
+        assert over_score <= 6 * (1 + 1e-6)
+        return over_score * longer**2, longer
 
     for solver in ("dpvi", "na-dpvi"):
-        ratios = [ratio(epsilon, solver) for epsilon in (0.01, 0.3, 100.0)]
-        assert ratios[0] == pytest.approx(2) and ratios[2] == pytest.approx(6)
-        assert 2 < ratios[1] < 6
+        ratios, longer = zip(*[ratio(e, solver) for e in (0.01, 0.3, 100.0)], strict=True)
+        assert longer[0] == 1 < longer[1] < longer[2] == 12
+        assert ratios[0] == pytest.approx(2) and 2 < ratios[1] < ratios[2] and ratios[2] > 24
 
 
 def test_coordinates_are_those_of_the_solver():
