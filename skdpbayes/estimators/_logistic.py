@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from skdpbayes.posteriors import GaussianPosterior
     from skdpbayes.posteriors.evidence import Evidence, NormalLikelihood
 
-_LITTLE = 0.1  # mean weight of rows that is warned of
+_LITTLE, _SURE = 0.1, 0.1  # mean weight of rows that is warned of; `moments_edge` up to which
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
 _DEGREES = 4.0  # of freedom of the default prior of coefficients
 _NORMAL = 1e6  # degrees of freedom of a prior that is normal
@@ -414,7 +414,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
-        self._warn_if_rows_weigh_little()
+        self._warn_if_rows_weigh_little(plan)
         self._set_classes(plan.facts)
         self._describe(draws)
         self._draws_seed = int(outcome.rng.integers(2**63))
@@ -424,15 +424,18 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             self._likelihood = plan.solver.likelihood(plan.model, outcome.state)
             self._quiet = plan.solver.without_noise(plan.model, outcome.state).std
 
-    def _warn_if_rows_weigh_little(self) -> None:
-        """Warn if the releases say that rows are long, or say nothing."""
-        weight = self.diagnostics_.get("mean_weight", 1.0)
-        if weight < _LITTLE:
+    def _warn_if_rows_weigh_little(self, plan: Plan) -> None:
+        """Warn if the releases say that rows are long; where noise would say so, they do not."""
+        from skdpbayes.plans.gradients import moments_edge
+
+        weight, n = self.diagnostics_.get("mean_weight", 1.0), plan.facts.n_rows
+        if weight >= _LITTLE or n is None:
+            return
+        if moments_edge(self._settings(plan.facts), plan.model.n_columns, n) < _SURE:
             warn_user(
                 f"Rows weigh {weight:.0%} of what they could (`diagnostics_`): most are far longer "
-                "than `data_norm`, or noise hides what they tell. Intervals may be wrong. Centre "
-                "and scale columns (BoundedScaler, DPStandardScaler); check_data counts long rows "
-                "of public data.",
+                "than `data_norm`, and intervals may be wrong. Centre and scale columns "
+                "(BoundedScaler, DPStandardScaler); check_data counts long rows of public data.",
                 UserWarning,
             )
 

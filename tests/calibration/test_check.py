@@ -6,6 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import stats
+from sklearn.pipeline import make_pipeline
 
 from skdpbayes import (
     DPBayesianLinearRegression,
@@ -333,6 +334,7 @@ def test_hierarchy_draws_groups_and_their_weights(groups):
     ("estimator", "n_rows", "options", "message"),
     [
         (DPSigmoidBeliefNet(), 100, {}, r"functions of rows.*applies to logistic"),
+        (make_pipeline(DPSigmoidBeliefNet()), 100, {}, r"check\(pipeline\[-1\], \.\.\.\)"),
         (DPBetaBernoulli(), None, {}, "n_rows is needed"),
         (DPBetaBernoulli(), 5, {"X": np.ones((5, 1))}, "no design"),
         (DPBayesianLinearRegression(), 100, {}, "needs bounds"),

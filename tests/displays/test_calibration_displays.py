@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from conjugate import conjugate
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from skdpbayes.calibration import reliability, simulation_based_calibration, tarp_coverage
 from skdpbayes.displays import CoverageDisplay, RankDisplay, ReliabilityDisplay
@@ -78,6 +78,8 @@ def test_reliability_display(tmp_path, classifier):
     three = LogisticRegression().fit(X, np.arange(2000) % 3)
     with pytest.raises(ValueError, match="two classes"):
         ReliabilityDisplay.from_estimator(three, X, y)
+    with pytest.raises(ValueError, match="LinearRegression is no classifier"):
+        ReliabilityDisplay.from_estimator(LinearRegression(), X, y)
 
 
 def test_axes_are_taken_as_given():
