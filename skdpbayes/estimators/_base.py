@@ -502,9 +502,9 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
             )
         if BEYOND_TABLES in plan.report.voided_by and math.isfinite(self.epsilon):
             warn_user(
-                f"The guarantee is void: epsilon={self.epsilon:g} is beyond what the tables of "
-                f"exact noise can account for at delta={self.delta:g} (28, about, at 1e-5). Take a "
-                "smaller one, or epsilon=inf for a fit without privacy.",
+                f"The guarantee is void: the tables of exact noise cannot account for "
+                f"epsilon={self.epsilon:g} at delta={self.delta:g}. At delta=1e-5 they can up to "
+                "about 28; epsilon=inf is a fit without privacy.",
                 PrivacyLeakWarning,
             )
         n = plan.facts.n_rows

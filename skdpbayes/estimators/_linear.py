@@ -264,7 +264,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         constant = bool(self.fit_intercept)
         return math.sqrt(d / 3 + constant), math.sqrt(d + constant)
 
-    def _scores_model(self, d: int, n: int | None = None) -> Task:
+    def _scores_model(self, d: int, n: int | None) -> Task:
         """Model of scores, and public bounds."""
         from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
         from skdpbayes.plans.gradients import residual_cut
@@ -315,7 +315,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         """Model of the single release; only rows near typical length or longer lose weight."""
         from skdpbayes.models.linear_sums import LinearSums
 
-        model = self._scores_model(d).model
+        model = self._scores_model(d, None).model
         typical, longest = self._row_norms(d)
         norm = _ROW_NORM * typical if math.isfinite(self.epsilon) else 1.01 * longest
         fields = vars(model) | {"unit": np.float32(1)}

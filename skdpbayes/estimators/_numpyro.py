@@ -104,7 +104,8 @@ class DPNumPyroModel(ProgramEstimator):
         any.
     clipping_norm : float, default=None
         l2 bound on the gradient of a record's log-likelihood, in coordinates in which each prior is
-        standard normal. None: half the median norm, rounded up to a power of two. A release at 2%
+        standard normal. None: half the median norm, rounded up to a power of two, and up to six
+        times as long as the median where noise is small. A release at 2%
         of the budget finds it at the prior's centre, and one at 5% finds it again after 15% of the
         rounds, where these have led, with coordinates in which gradients have entries of one size
         (``docs/numpyro-clipping.md``). Guides of one's own, "sgld" and ``epsilon=inf`` have the

@@ -31,7 +31,7 @@ _UNCLIPPED = 64.0  # without noise
 
 def with_short_first(model: WithScoreUnit) -> WithScoreUnit:
     """The model, whose scores are bounded more closely before rounds have led near the optimum."""
-    return replace(model, first=np.float32(min(float(model.first), _FIRST)))
+    return replace(model, first_factor=np.float32(min(float(model.first_factor), _FIRST)))
 
 
 class ProgramEstimator(PosteriorEstimator):
@@ -105,14 +105,15 @@ class ProgramEstimator(PosteriorEstimator):
         learnt = model if whole else reduced(model, hyper=self.solver != "sgld")
         if not private:
             factor = _UNCLIPPED
-        elif model.program.weighed and not whole and self.solver != "sgld":
+        elif found and model.program.weighed and not whole and self.solver != "sgld":
             settings = Settings.of(self._parameters(), self._defaults)
             factor = clipped_share(settings, n_parameters(learnt), facts.n_rows)
         # The Fisher information of scores of this norm replaces the curvature that limits steps.
         # The curvature of a score that is not clipped does not grow with the norm.
         longer = max(factor / CLIPPED, 1.0) if private else 1.0
         bounds = Bounds(
-            typical=(norm, (norm / longer) ** 2),
+            typical=(norm, norm**2),
+            longer=longer,
             clip=norm,
             mean_curvature=(norm / factor) ** 2,
         )

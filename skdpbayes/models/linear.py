@@ -61,7 +61,7 @@ class LinearRegression:
 
     Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2 (1964):
     standardised residuals are cut, and the score of the variance is centred. The expected score is
-    still zero at the truth, if residuals are symmetric, and no response has a large influence.
+    still zero at the truth, if residuals are symmetric, and no response counts beyond the cut.
     `unit` scales the variance's score to the size of the weights'.
 
     A record is ``{"x": (n_columns,), "y": float}``; a response that is not finite makes it a null

@@ -38,7 +38,7 @@ class WithScoreUnit:
         Whether to release the histogram; otherwise the model is used as it is.
     factor : float
         The unit is this factor times the median, rounded up to a power of two.
-    first : float
+    first_factor : float
         The same before the opening is made again: bounded scores lead far in few rounds.
     coordinates : {"given", "scaled", "whitened"}
         Unless they are given, the sizes of entries are released too, and the model is taken in
@@ -51,7 +51,7 @@ class WithScoreUnit:
     model: Any
     found: bool = field(metadata={"static": True})
     factor: Any = 1.0
-    first: Any = 1.0
+    first_factor: Any = 1.0
     coordinates: Literal["given", "scaled", "whitened"] = field(
         default="given", metadata={"static": True}
     )
@@ -121,7 +121,7 @@ class WithScoreUnit:
             median = 2.0 ** (bins[middle] + 1).astype(jnp.float32)
             factor = self.factor
             if self.looks_again:
-                factor = jnp.where(params["arrived"], self.factor, self.first)
+                factor = jnp.where(params["arrived"], self.factor, self.first_factor)
             unit = {"unit": factor * median, "curvature": self.factor * median}
             if not self.looks_again:
                 return unit

@@ -231,11 +231,9 @@ def curvature_ratio(settings: Settings, model: Model, bounds: Bounds, n: float |
         return CURVATURE_RATIO
     edge = moments_edge(settings, n_parameters(model), n) if n else math.inf
     least, most = _CURVATURE_RATIOS
-    score, curvature = bounds.typical or (1.0, 1.0)
-    longer = score / curvature**0.5  # the norm of scores, over that under much noise
-    more = min(longer, 2)  # curvature of a typical record, which weighs more
-    ratio = min(max(_CURVATURE_EDGE / max(edge, 1e-9), least) * more, most * longer**2)
-    return ratio / longer**2
+    # At half the median norm, a typical record has half of its curvature; from the median on, all.
+    more = min(bounds.longer, 2)
+    return min(max(_CURVATURE_EDGE / max(edge, 1e-9), least) * more / bounds.longer**2, most)
 
 
 def clipped_share(settings: Settings, size: int, n: int | None) -> float:

@@ -169,7 +169,7 @@ def test_what_integers_cost_is_in_the_report():
 
 def test_epsilon_beyond_what_tables_of_noise_can_tell_voids_the_guarantee():
     assert small_fit(epsilon=15.0).privacy_spent_.guarantee_holds
-    with pytest.warns(PrivacyLeakWarning, match="The guarantee is void: epsilon=60"):
+    with pytest.warns(PrivacyLeakWarning, match="The guarantee is void: .* epsilon=60"):
         (why,) = small_fit(epsilon=60.0).privacy_spent_.voided_by
     assert "finite tables" in why
 

@@ -931,7 +931,23 @@ def test_counts_that_vary_more_than_the_model_says_leave_no_bias():
     x = rng.normal(size=(8000, 2)) / 2
     y = rng.poisson(np.exp(1 + x @ [0.6, -0.4]) * rng.gamma(2, 0.5, 8000))
     model = DPNumPyroModel(counts, epsilon=4.0, random_state=0)
-    assert model.plan(8000, 2).model.factor == 6 and model.plan(100, 2).model.factor < 2
+    found = model.plan(8000, 2).model
+    assert (found.factor, found.first_factor) == (6, 2) and model.plan(100, 2).model.factor < 2
     own = model.fit(x.astype(np.float32), y.astype(np.float32)).posterior_samples_
     assert abs(own["a"].mean() - 1) < 0.04
     np.testing.assert_allclose(own["w"].mean(axis=0), [0.6, -0.4], atol=0.1)
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
+def test_a_declared_clipping_norm_has_its_own_curvature(solver):
+    """Of its square, as where noise is large: nothing was found that it could be relative to."""
+    how = {"solver": solver, "epsilon": 100.0}
+    found, declared = (
+        DPNumPyroModel(linear, clipping_norm=norm, **how).plan(N, fields=FIELDS)
+        for norm in (None, 0.5)
+    )
+    assert float(found.model.factor) == 6 and float(declared.model.factor) == 0.5
+    own = declared.solver.solver
+    norm = own.guide.curvature_ratio if solver == "dpvi" else own.curvature_norm / 1.01
+    size = 1 if solver == "dpvi" else 0.25
+    assert float(norm) / size == pytest.approx(6)

@@ -232,3 +232,21 @@ def test_a_guide_that_holds_as_many_rows_as_there_are_voids_the_guarantee():
     for n, holds in ((N, False), (N + 1, True)):
         plan = DPNumPyroModel(factors, looks_up, solver="dpvi").plan(n, D)
         assert plan.guarantee_holds == holds
+
+
+def test_a_record_that_its_law_cannot_have_has_no_term():
+    def model(y):
+        scale = numpyro.param("scale", jnp.array(1.0))
+        with numpyro.plate("data", len(y)):
+            z = numpyro.sample("z", dist.Normal(0, 1))
+            numpyro.sample("y", dist.Poisson(jnp.exp(scale * z)), obs=y)
+
+    def guide(y):
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("z", dist.Normal(0, 1))
+
+    learnt, key = read(model, guide, ()), jax.random.key(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # NumPyro's, of values that it sees
+        terms = [learnt.term({}, {"0": jnp.array([y])}, key) for y in (0.0, 3.0, -1.0)]
+    assert np.isfinite(terms).tolist() == [True, True, False]

@@ -14,7 +14,7 @@ from skdpbayes.mechanism.private_sum import _chunk_sums
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.models.base import flat_start, score_scale, unbiased_weight, weighted_score
 from skdpbayes.models.numpyro.laws import has_points, is_censored, points
-from skdpbayes.models.numpyro.program import Program
+from skdpbayes.models.numpyro.program import Program, _in_support
 from skdpbayes.models.numpyro.reading import read_model
 from skdpbayes.models.protocols import Response
 from skdpbayes.models.responses import fair_score, typical_length
@@ -236,6 +236,13 @@ def test_a_response_that_its_law_cannot_have_does_not_count(law, more, possible,
 
     counted = np.asarray(one(jnp.array(possible + impossible, jnp.float32)))
     assert counted[: len(possible)].all() and not counted[len(possible) :].any()
+
+
+def test_zero_is_possible_at_either_end_of_a_support():
+    for law in (dist.Uniform(-1.0, 0.0), dist.Exponential(), dist.Uniform(-1.0, 1.0)):
+        assert _in_support(law, jnp.float32(0))
+    assert not _in_support(dist.Uniform(-1.0, 0.0), jnp.float32(0.1))
+    assert not _in_support(dist.Exponential(), jnp.float32(-1e-3))
 
 
 @pytest.mark.slow

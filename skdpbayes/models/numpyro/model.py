@@ -26,9 +26,9 @@ from skdpbayes.models.numpyro.program import (
     Observed,
     Placed,
     Program,
-    gate,
     log_probability,
     normal_coordinates,
+    one_if_possible,
     site_law,
     traced,
     with_parameters,
@@ -125,7 +125,7 @@ class ProgramLikelihood(ABC):
                 log = jnp.sum(law.log_prob(value))
         else:
             log = log_probability(sites)
-        return log * gate(log, sites)
+        return log * one_if_possible(log, sites)
 
     def curvature(self, params: Params, record: Record) -> Contribution:
         """Fisher information of a response of few values; otherwise the negative Hessian."""
@@ -144,7 +144,9 @@ class ProgramLikelihood(ABC):
         scores = jax.vmap(jax.grad(log_density), (None, 0))(eta, values)
         shares = jax.nn.softmax(jax.vmap(log_density, (None, 0))(eta, values))
         # Without a response a record has no score, and must have no curvature.
-        of_law = (scores * shares[:, None]).T @ scores * gate(log_probability(sites), sites)
+        of_law = (
+            (scores * shares[:, None]).T @ scores * one_if_possible(log_probability(sites), sites)
+        )
         return information(of_law, self._slope(params, batch))
 
     def score_norm(self, params: Params, record: Record) -> jax.Array:
@@ -226,7 +228,7 @@ class ProgramLikelihood(ABC):
         others = jax.vmap(score, (None, 0))(eta, y)
         with validation_enabled(False):
             scored = score(eta, own["value"])
-        scored = scored * gate(log_probability(sites), sites)
+        scored = scored * one_if_possible(log_probability(sites), sites)
         return Response(self._slope(params, batch), scored, others, shares)
 
     def _slope(self, params, batch):

@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -336,7 +337,7 @@ def log_probability(sites):
     return total
 
 
-def gate(log: jax.Array, sites: Mapping[str, Any]) -> jax.Array:
+def one_if_possible(log: jax.Array, sites: Mapping[str, Any]) -> jax.Array:
     """One; NaN if a record of this log-likelihood can have none, and then adds to no sum.
 
     Beyond their support, many laws go on to a finite density. A count may be a fraction, as in
@@ -354,5 +355,7 @@ def _in_support(law, value):
     support = None if isinstance(law, dist.MaskedDistribution) else law.support
     if support is None or law.event_shape:
         return True
-    inside = jnp.floor(value) if support.is_discrete else jnp.where(value == 0, _TINY, value)
-    return jnp.all(support(inside))
+    if support.is_discrete:
+        return jnp.all(support(jnp.floor(value)))
+    near = (jnp.where(value == 0, tiny, value) for tiny in (0, _TINY, -_TINY))
+    return jnp.all(reduce(jnp.logical_or, map(support, near)))
