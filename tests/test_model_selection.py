@@ -668,7 +668,7 @@ def test_labels_of_text_are_scored_as_they_are_fitted():
         np.repeat(np.array(["0", "1"], object), 100),
     )
     model = DPBayesianLogisticRegression(
-        epsilon=50.0, classes=schema, solver="vips", n_steps=1
+        epsilon=25.0, classes=schema, solver="vips", n_steps=1
     ).fit(rows, text)
     np.testing.assert_array_equal(_scoring.scores("accuracy", model, rows, text), 1)
     assert np.isnan(_scoring.scores("accuracy", model, rows[:1], np.array(["2"], object)))

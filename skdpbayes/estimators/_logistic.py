@@ -434,8 +434,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         if moments_edge(self._settings(plan.facts), plan.model.n_columns, n) < _SURE:
             warn_user(
                 f"Rows weigh {weight:.0%} of what they could (`diagnostics_`): most are far longer "
-                "than `data_norm`, and intervals may be wrong. Centre and scale columns "
-                "(BoundedScaler, DPStandardScaler); check_data counts long rows of public data.",
+                "than `data_norm`, or cannot be used, and intervals may be wrong. Centre and scale "
+                "columns (BoundedScaler, DPStandardScaler); check_data counts both.",
                 UserWarning,
             )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import mapped
 
-from skdpbayes.models.linear import normal_prior
+from skdpbayes.models.linear import Huber, normal_prior
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.posteriors.linear import NormalInverseGamma
 
@@ -15,9 +15,8 @@ D, NORM = 3, 1.3
 
 def model(norm=NORM):
     hyper = {name: np.float32(1) for name in ("precision", "shape", "scale", "unit")}
-    return LinearSums(
-        D, **hyper, normal=normal_prior(1, 1, 1), row_norm=np.float32(norm), intercept=True
-    )
+    own = {"normal": normal_prior(1, 1, 1), "huber": Huber.at(2)}
+    return LinearSums(D, **hyper, **own, row_norm=np.float32(norm), intercept=True)
 
 
 def statistics(x, y, norm=NORM):
