@@ -502,7 +502,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
             )
         if BEYOND_TABLES in plan.report.voided_by and math.isfinite(self.epsilon):
             warn_user(
-                f"The guarantee is void: the tables of exact noise cannot account for "
+                "The guarantee is void: the tables of exact noise cannot account for "
                 f"epsilon={self.epsilon:g} at delta={self.delta:g}. At delta=1e-5 they can up to "
                 "about 28; epsilon=inf is a fit without privacy.",
                 PrivacyLeakWarning,

@@ -20,6 +20,7 @@ from skdpbayes.plans.settings import Bounds, Defaults, Settings, Task
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
+    from skdpbayes.models.linear import Huber
     from skdpbayes.plans.plan import Plan
 
 _UNIT = 1.4  # of the log variance, over the norm of a typical row, for residuals cut at 1
@@ -264,14 +265,11 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         constant = bool(self.fit_intercept)
         return math.sqrt(d / 3 + constant), math.sqrt(d + constant)
 
-    def _scores_model(self, d: int, n: int | None) -> Task:
+    def _scores_model(self, d: int, huber: Huber) -> Task:
         """Model of scores, and public bounds."""
-        from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
-        from skdpbayes.plans.gradients import residual_cut
+        from skdpbayes.models.linear import LinearRegression, normal_prior
 
         typical, longest = self._row_norms(d)
-        settings = Settings.of(self._parameters(), self._defaults)
-        huber = Huber.at(residual_cut(settings, d + bool(self.fit_intercept), n))
         model = LinearRegression(
             d + bool(self.fit_intercept),
             precision=np.float32(self.prior_precision),
@@ -288,18 +286,20 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     def _rescaled_model(self, d: int, n: int | None) -> Task:
         """Model that finds the scales of columns first, if noise would not hide them."""
+        from skdpbayes.models.linear import Huber
         from skdpbayes.models.rescaled import RescaledLinear
-        from skdpbayes.plans.gradients import rescaling_shares, row_reach
+        from skdpbayes.plans.gradients import rescaling_shares, residual_cut, row_reach
 
         intercept = bool(self.fit_intercept)
         settings = Settings.of(self._parameters(), self._defaults)
         shares = rescaling_shares(settings, d, intercept, n)
-        task = self._scores_model(d, n)
+        huber = Huber.at(residual_cut(settings, d + intercept, n))
+        task = self._scores_model(d, huber)
         if not shares:
             return task
         typical = math.sqrt(d + intercept)
         row_norm, reach = 1.1 * typical, row_reach(settings, d + intercept, n)
-        unit = np.float32(_UNIT * typical / task.model.huber.cut)
+        unit = np.float32(_UNIT * typical / huber.cut)
         scores = replace(task.model, unit=unit)
         model = RescaledLinear(
             scores,
@@ -313,9 +313,10 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     def _sums_model(self, d: int) -> Task:
         """Model of the single release; only rows near typical length or longer lose weight."""
+        from skdpbayes.models.linear import Huber
         from skdpbayes.models.linear_sums import LinearSums
 
-        model = self._scores_model(d, None).model
+        model = self._scores_model(d, Huber.at(2)).model  # sums cut no residuals
         typical, longest = self._row_norms(d)
         norm = _ROW_NORM * typical if math.isfinite(self.epsilon) else 1.01 * longest
         fields = vars(model) | {"unit": np.float32(1)}

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from skdpbayes.posteriors import GaussianPosterior
     from skdpbayes.posteriors.evidence import Evidence, NormalLikelihood
 
-_LITTLE, _SURE = 0.1, 0.1  # mean weight of rows that is warned of; `moments_edge` up to which
+# `fit` warns if the mean weight of rows is below the first and `moments_edge` below the second.
+_LITTLE, _SURE = 0.1, 0.1
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
 _DEGREES = 4.0  # of freedom of the default prior of coefficients
 _NORMAL = 1e6  # degrees of freedom of a prior that is normal
@@ -425,7 +426,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             self._quiet = plan.solver.without_noise(plan.model, outcome.state).std
 
     def _warn_if_rows_weigh_little(self, plan: Plan) -> None:
-        """Warn if the releases say that rows are long; where noise would say so, they do not."""
+        """Warn if rows weigh little, unless noise alone could make it seem so."""
         from skdpbayes.plans.gradients import moments_edge
 
         weight, n = self.diagnostics_.get("mean_weight", 1.0), plan.facts.n_rows

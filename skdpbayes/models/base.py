@@ -227,10 +227,11 @@ class LooksAgain(OpenedModel, Protocol):
         """Parameters for the opening at `centre`, a point of `marginal`, ravelled."""
 
 
-def curvature_unit(model: Any) -> jax.Array:
-    """Norm of scores whose square is the unit of curvatures: `score_unit`, or the model's own."""
-    own = model.curvature_unit if isinstance(model, HasCurvatureUnit) else score_unit(model)
-    return jnp.asarray(own, jnp.float32)
+def curvature_unit(model: Model) -> jax.Array:
+    """Norm of scores whose square is the unit of curvatures: the model's own, or `score_unit`."""
+    if isinstance(model, HasCurvatureUnit):
+        return jnp.asarray(model.curvature_unit, jnp.float32)
+    return score_unit(model)
 
 
 def score_unit(model: Any) -> jax.Array:

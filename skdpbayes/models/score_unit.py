@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from skdpbayes.mechanism.contributions import scaled
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, flat_start, single
-from skdpbayes.models.protocols import Contribution, HasCurvatureUnit, Params, Record
+from skdpbayes.models.protocols import Contribution, HasCurvatureUnit, Number, Params, Record
 from skdpbayes.models.whitened import whitening_axes
 
 _LOWEST, _HIGHEST = -8, 13  # range of the histogram, in binary logarithms
@@ -50,8 +50,8 @@ class WithScoreUnit:
 
     model: Any
     found: bool = field(metadata={"static": True})
-    factor: Any = 1.0
-    first_factor: Any = 1.0
+    factor: Number = 1.0
+    first_factor: Number = 1.0
     coordinates: Literal["given", "scaled", "whitened"] = field(
         default="given", metadata={"static": True}
     )

@@ -38,11 +38,11 @@ class Bounds(NamedTuple):
         Norms of gradient and Hessian of a typical record.
     clip : float or None
         Clipping norm; None leaves it to the solver.
-    longer : float
-        Clipping norm of scores that a release finds, over that where noise is large.
     mean_curvature : float or None
         Bound on the average curvature of all records, as far as declared norms are typical; None:
         `curvature`.
+    longer : float
+        Clipping norm of scores that a release finds, over that where noise is large.
     """
 
     score: float = math.inf
@@ -50,8 +50,8 @@ class Bounds(NamedTuple):
     prior_precision: float = 1.0
     typical: tuple[float, float] | None = None
     clip: float | None = None
-    longer: float = 1.0
     mean_curvature: float | None = None
+    longer: float = 1.0
 
 
 class Task(NamedTuple):

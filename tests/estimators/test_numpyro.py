@@ -921,12 +921,6 @@ def test_a_model_whose_global_has_changed_is_another_model(monkeypatch):
 def test_counts_that_vary_more_than_the_model_says_leave_no_bias():
     """What clipping takes off is not what the model expects: at half the median by 13%."""
 
-    def counts(x, y=None):
-        a = numpyro.sample("a", dist.Normal(0, 2))
-        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Poisson(jnp.exp(a + x @ w)), obs=y)
-
     rng = np.random.default_rng(3)
     x = rng.normal(size=(8000, 2)) / 2
     y = rng.poisson(np.exp(1 + x @ [0.6, -0.4]) * rng.gamma(2, 0.5, 8000))
