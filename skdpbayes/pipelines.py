@@ -36,7 +36,7 @@ from skdpbayes.preprocessing._public import (
 )
 from skdpbayes.preprocessing._scaler import DPStandardScaler
 from skdpbayes.privacy.card import rounded
-from skdpbayes.privacy.json_values import in_words
+from skdpbayes.privacy.json_values import pure
 from skdpbayes.privacy.report import BEFORE_THE_MODEL
 from skdpbayes.privacy.spent import Spent, Total
 from skdpbayes.schema import Schema
@@ -349,10 +349,10 @@ def _side_by_side(transformer):
 
 
 def _told(step):
-    """Class and parameters of a step, for readers."""
+    """Class and parameters of a step, as a report holds them."""
     own = step.get_params(deep=False).items()
     plain = {name: x.to_dict() if isinstance(x, Schema) else x for name, x in own}
-    return in_words({"name": type(step).__name__, **plain})
+    return pure({"name": type(step).__name__, **plain}, type(step).__name__)
 
 
 def _takes_parts(step):

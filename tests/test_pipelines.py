@@ -22,7 +22,8 @@ from skdpbayes.preprocessing import (
     DPStandardScaler,
     NormClipper,
 )
-from skdpbayes.privacy import PrivacySpent, compose, statement
+from skdpbayes.privacy import PrivacySpent, compose, statement, statement_page
+from skdpbayes.privacy.json_values import in_words
 from skdpbayes.privacy.report import BEFORE_THE_MODEL
 from skdpbayes.schema import Schema
 
@@ -53,7 +54,7 @@ def test_its_report_is_of_all_steps(fitted):
         own[1].epsilon, rel=1e-9
     )
     told = "BoundedScaler (bounds [0, 100], feature_range [0, 1], missing None)"
-    assert lone.public["boundedscaler"] == told
+    assert in_words(lone.public["boundedscaler"]) == told
     assert (
         set(own[1].not_covered) - set(lone.not_covered)
         == {BEFORE_THE_MODEL}
@@ -71,14 +72,20 @@ def test_a_schema_is_told_in_words(fitted):
     wards = CategoryEncoder(schema.select(["ward"]))
     spent = PrivatePipeline([("a", scaler), ("b", wards), ("m", fitted[-1])]).privacy_spent_
     age = "age (kind number, bounds [18, 1000000], unit years)"
-    assert spent.public["a"] == (
+    assert in_words(spent.public["a"]) == (
         f"BoundedScaler (bounds (columns [{age}]), feature_range [0, 1], missing [40.5])"
     )
     ward = "ward (kind category, categories [A, 'B, or C'])"
-    assert spent.public["b"] == f"CategoryEncoder (categories (columns [{ward}]), drop None)"
+    assert in_words(spent.public["b"]) == f"CategoryEncoder (categories (columns [{ward}]), drop None)"
     told = statement(replace(spent, schema=schema.to_dict()))["deployment"]["dp_variant"]
-    assert told["data_domain"].endswith(f"Public schema: (columns [{age}, {ward}])")
+    of_steps = f"(columns [{age}]); (columns [{ward}])"
+    assert told["data_domain"].endswith(f"schema: {of_steps}; (columns [{age}, {ward}])")
     assert "m: (n_features 2, classes [0, 1]" in told["unprotected_quantities"]
+    page = statement_page(statement(spent))
+    assert "<p>a</p>" in page and "<td>18, 1000000</td><td>years</td>" in page
+    assert "<td>ward</td><td>category</td><td>A, &#x27;B, or C&#x27;</td>" in page
+    assert "BoundedScaler (bounds in the schema below, feature_range" in page
+    assert PrivacySpent.from_json(spent.to_json()).public == spent.public
 
 
 def test_two_steps_of_a_class_are_told_apart_and_a_subclass_has_a_report(fitted):

@@ -12,6 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from skdpbayes._version import __version__
 from skdpbayes.privacy import PrivacySpent
 
+DEALT = 4  # chains that independent draws are dealt to: ArviZ warns of one chain
+
 
 class ArvizMixin:
     """Conversion of `posterior_samples_` for ArviZ, with names of columns and classes."""
@@ -19,7 +21,7 @@ class ArvizMixin:
     privacy_spent_: PrivacySpent
     posterior_samples_: Any
     _fitted: tuple[str, ...]
-    _chains = 1
+    _chains = 0
     _draws_name = "parameters"  # of draws in a single array
     _dims: ClassVar[dict[str, tuple[str, ...]]] = {}
 
@@ -32,8 +34,8 @@ class ArvizMixin:
         """Posterior draws for ArviZ.
 
         Markov chain draws keep their chains and their order, so that ArviZ computes R-hat and
-        effective sample size from the chains; other draws are one chain of independent draws. Draws
-        of more chains than each has draws are one chain, too: so short chains diagnose nothing.
+        effective sample size from the chains. Independent draws are dealt to four chains, and so
+        are those of more chains than each has draws: their R-hat is 1 whatever the fit is like.
         Columns and classes keep their names. The result holds no rows and no log-likelihoods of
         rows, since these would not be private.
 
@@ -132,7 +134,8 @@ def _refuse_unknown(name: str, given: Mapping[str, Any] | None, known: Iterable[
 
 
 def _in_chains(draws: np.ndarray, chains: int) -> np.ndarray:
-    """From (draws, ...), chains side by side, to (chains, draws, ...)."""
-    chains = chains if len(draws) >= chains**2 else 1
+    """From (draws, ...), chains side by side, to (chains, draws, ...); 0: no Markov chains."""
+    if chains == 0 or chains**2 > len(draws):
+        chains = max(min(DEALT, len(draws) // DEALT), 1)
     n = len(draws) // chains
     return np.moveaxis(draws[: n * chains].reshape(n, chains, *draws.shape[1:]), 1, 0)

@@ -25,7 +25,7 @@ class Posterior(Protocol):
 
     @property
     def n_chains(self) -> int:
-        """Number of Markov chains; 1 if draws are independent."""
+        """Number of Markov chains; 0 if draws are independent."""
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws, of shape (n, n_parameters)."""
@@ -46,8 +46,8 @@ class IndependentDraws(ABC):
 
     @property
     def n_chains(self) -> int:
-        """One."""
-        return 1
+        """None: draws are independent."""
+        return 0
 
     def ordered_sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws in any order, those of `sample`."""

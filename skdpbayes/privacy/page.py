@@ -11,7 +11,14 @@ from typing import Any
 from skdpbayes.privacy.card import percent, rounded
 from skdpbayes.privacy.json_values import in_words
 from skdpbayes.privacy.report import PrivacySpent
-from skdpbayes.privacy.statements import MADE_WITH, attack_rates, largest_factor, neighbours
+from skdpbayes.privacy.statements import (
+    MADE_WITH,
+    attack_rates,
+    is_schema,
+    largest_factor,
+    neighbours,
+    schemas,
+)
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em;color:#1b1b1b}
@@ -59,7 +66,7 @@ def statement_page(record: Mapping[str, Any]) -> str:
         "<h2>Who, what and when</h2>",
         _table(_origin(record, spent)),
         "<h2>Public schema</h2>",
-        _schema(spent.schema),
+        *_schemas(spent),
         "<h2>Conditions</h2>",
         *_conditions(spent),
         "<h2>Releases</h2>",
@@ -152,27 +159,43 @@ def _origin(record: Mapping[str, Any], spent: PrivacySpent) -> list[tuple[str, s
         ("date of the fit", spent.date or "not stated"),
         ("intended use", basic["intended_use"] or "not stated"),
         ("statement made", f"{record['made']}, {record['made_with']}"),
-        *((f"public: {name}", in_words(value)) for name, value in spent.public.items()),
+        *((f"public: {name}", in_words(_brief(value))) for name, value in spent.public.items()),
     ]
 
 
-def _schema(schema: Mapping[str, Any] | None) -> str:
-    if schema is None:
-        return "<p>No schema was declared.</p>"
+def _brief(value: Any) -> Any:
+    """A public value in which a table of its own stands for a schema."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: "in the schema below" if is_schema(x) else x for key, x in value.items()}
+
+
+def _schemas(spent: PrivacySpent) -> list[str]:
+    """Table of the model's schema, and of each step's in a pipeline."""
+    declared = schemas(spent)
+    if not declared:
+        return ["<p>No schema was declared.</p>"]
+    return [part for name, own in declared for part in (f"<p>{_text(name)}</p>", _columns(own))]
+
+
+def _columns(schema: Mapping[str, Any]) -> str:
     columns = [*schema.get("columns", ()), *filter(None, [schema.get("outcome")])]
     rows = [
         (
             own["name"],
             own.get("kind", "outcome"),
-            _words(own.get("bounds") or own.get("categories") or own.get("labels") or ""),
+            ", ".join(map(in_words, _values(own))),
             own.get("unit", ""),
         )
         for own in columns
     ]
-    return (
-        _table(rows, ("column", "kind", "bounds, categories or labels", "unit"))
-        + "<p>Steps of a pipeline declare theirs above, as public.</p>"
-    )
+    return _table(rows, ("column", "kind", "bounds, categories or labels", "unit"))
+
+
+def _values(column: Mapping[str, Any]) -> Sequence[Any]:
+    """What a column of a schema may hold."""
+    named = (column.get(name) for name in ("bounds", "categories", "labels"))
+    return next(filter(None, named), ())
 
 
 def _conditions(spent: PrivacySpent) -> list[str]:

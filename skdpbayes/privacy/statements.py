@@ -193,6 +193,25 @@ def neighbours(spent: PrivacySpent) -> str:
     return NEIGHBOURS[spent.adjacency].replace("record", spent.unit)
 
 
+def schemas(spent: PrivacySpent) -> list[tuple[str, Mapping[str, Any]]]:
+    """Schemas that steps of a pipeline declared, and the model, with their names."""
+    declared = [
+        (name, value)
+        for name, own in spent.public.items()
+        if isinstance(own, Mapping)
+        for value in own.values()
+        if is_schema(value)
+    ]
+    if spent.schema:
+        declared.append((spent.estimator or "the model", spent.schema))
+    return declared
+
+
+def is_schema(value: Any) -> bool:
+    """Whether a public value is a schema, as its `to_dict` tells it."""
+    return isinstance(value, Mapping) and bool({"columns", "outcome"} & set(value))
+
+
 def largest_factor(epsilon: float) -> str:
     """Factor by which probabilities change at most, rounded up."""
     return rounded(math.exp(epsilon) if epsilon < 700.0 else math.inf)
@@ -218,7 +237,7 @@ def _guarantee_fields(spent: PrivacySpent) -> Record:
         "dp_variant": {
             "variant_name": "Approximate DP",
             "data_domain": f"Tables of {unit}s. Public schema: "
-            + ("not declared" if spent.schema is None else in_words(spent.schema)),
+            + ("; ".join(in_words(own) for _, own in schemas(spent)) or "not declared"),
             "unprotected_quantities": f"Taken as public: {public or 'nothing'}.",
         },
         "privacy_loss": {
