@@ -264,11 +264,14 @@ def fair_preprocessor() -> Any:
     >>> [step.verdict for step in check_pipeline(fair_preprocessor()).steps]
     ['learns nothing', 'learns nothing']
     """
+    from skdpbayes.preprocessing import make_preprocessor
+
     compared = Schema(
         Column(name, categories=tuple(own for own in levels if own != _FAIR_REFERENCE))
         for name, levels in _categories(FAIR).items()
     )
-    return _preprocessor(compared, FAIR.select(_bounds(FAIR)), (-1.0, 1.0))
+    numbers = FAIR.select(_bounds(FAIR))
+    return make_preprocessor(Schema([*numbers.columns, *compared.columns]))
 
 
 def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
@@ -347,7 +350,9 @@ def adult_preprocessor() -> Any:
     >>> [step.verdict for step in check_pipeline(adult_preprocessor()).steps]
     ['learns nothing', 'learns nothing']
     """
-    return _preprocessor(ADULT.select(_ENCODED), ADULT.select(_SCALED), (0.0, 1.0))
+    from skdpbayes.preprocessing import make_preprocessor
+
+    return make_preprocessor(ADULT.select([*_SCALED, *_ENCODED]), feature_range=(0.0, 1.0))
 
 
 def _categories(schema: Schema) -> dict[str, tuple[Any, ...]]:
@@ -383,20 +388,6 @@ def _bunch(
         bounds=_bounds(schema),
         data_norm=data_norm,
         DESCR=description,
-    )
-
-
-def _preprocessor(encoded: Schema, scaled: Schema, feature_range: tuple[float, float]) -> Any:
-    """Return an encoder of columns with categories, and a scaler of those with bounds."""
-    from sklearn.compose import ColumnTransformer
-
-    from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder
-
-    encoder, scaler = CategoryEncoder(encoded), BoundedScaler(scaled, feature_range=feature_range)
-    return ColumnTransformer(
-        [("onehot", encoder, list(encoded.names)), ("scale", scaler, list(scaled.names))],
-        remainder="drop",
-        verbose_feature_names_out=False,
     )
 
 

@@ -76,7 +76,9 @@ def test_a_schema_is_told_in_words(fitted):
         f"BoundedScaler (bounds (columns [{age}]), feature_range [0, 1], missing [40.5])"
     )
     ward = "ward (kind category, categories [A, 'B, or C'])"
-    assert in_words(spent.public["b"]) == f"CategoryEncoder (categories (columns [{ward}]), drop None)"
+    assert (
+        in_words(spent.public["b"]) == f"CategoryEncoder (categories (columns [{ward}]), drop None)"
+    )
     told = statement(replace(spent, schema=schema.to_dict()))["deployment"]["dp_variant"]
     of_steps = f"(columns [{age}]); (columns [{ward}])"
     assert told["data_domain"].endswith(f"schema: {of_steps}; (columns [{age}, {ward}])")

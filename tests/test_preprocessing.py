@@ -33,6 +33,7 @@ from skdpbayes.preprocessing import (
     DPStandardScaler,
     NormClipper,
     check_data,
+    make_preprocessor,
 )
 from skdpbayes.privacy import BudgetError, PrivacyLedger, compose
 
@@ -568,3 +569,28 @@ def test_categories_of_another_kind_than_the_column_are_refused_by_its_dtype(as_
     np.testing.assert_array_equal(encoded, [[1, 0, 1, 0], [0, 1, 0, 1]])
     objects = CategoryEncoder(categories=[["1", "2"], ["0", "1"]]).fit(np.array(X, object))
     assert not objects.transform(np.array(X, object)).any()  # cells alone raise nothing
+
+
+def test_a_schema_prepares_its_columns_of_a_frame():
+    columns = {
+        "ward": {"categories": ["north", "south"]},
+        "age": {"bounds": [0, 100], "missing": 40},
+        "visits": {"kind": "count", "bounds": [0, 10]},
+    }
+    schema = Schema(columns, {"name": "ill", "labels": [0, 1]})
+    frame = pd.DataFrame(
+        {"name": ["a", "b"], "visits": [10, 99], "ward": ["south", "?"], "age": [50, np.nan]}
+    )
+    prepare = make_preprocessor(schema)
+    rows = prepare.fit_transform(frame)
+    np.testing.assert_allclose(rows, [[0, 1, 0, 1], [-0.2, 1, 0, 0]])
+    assert list(prepare.get_feature_names_out()) == ["age", "visits", "ward_north", "ward_south"]
+    assert {step.verdict for step in check_pipeline(prepare).steps} == {"learns nothing"}
+    assert np.linalg.norm(rows, axis=1).max() <= len(schema.columns) ** 0.5
+    dropped = make_preprocessor(schema, feature_range=(0, 1), drop={"ward": "south"})
+    np.testing.assert_allclose(dropped.fit_transform(frame), [[0.5, 1, 0], [0.4, 1, np.nan]])
+    assert make_preprocessor(schema.select(["ward"])).fit_transform(frame).shape == (2, 2)
+    with pytest.raises(ValueError, match=r"no bounds of the columns \['age'\]: declare them"):
+        make_preprocessor(Schema({"age": {}, "ward": {"categories": ["n", "s"]}}))
+    with pytest.raises(ValueError, match="schema must be a Schema, got dict"):
+        make_preprocessor(columns)

@@ -139,6 +139,9 @@ class PosteriorIntervalDisplay(Display):
     ) -> Self:
         """Draw intervals of a fitted estimator's ``posterior_samples_``.
 
+        Coefficients of a pipeline are in units of the columns that its model was given, so that
+        they can be compared; its ``summary(units="steps")`` is the table of these numbers.
+
         Parameters
         ----------
         estimator : estimator of this package, or a pipeline that ends in one
@@ -179,7 +182,9 @@ class PosteriorIntervalDisplay(Display):
         if draws.ndim == 1:
             draws = draws[:, None]
         names = _names(estimator, final, parameter, draws.shape[1:]) if names is None else names
-        options.setdefault("quantity", "coefficient" if parameter == "coef" else parameter)
+        prepared = " of prepared columns" if len(getattr(estimator, "steps", ())) > 1 else ""
+        coefficient = f"coefficient{prepared}"
+        options.setdefault("quantity", coefficient if parameter == "coef" else parameter)
         return cls(draws, names=names, **options).plot(ax)
 
     def _figsize(self) -> tuple[float, float]:

@@ -357,7 +357,9 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
         if (groups is None) is self._by_person:
             raise ValueError(
                 "groups and max_rows_per_person go together: max_rows_per_person=10, say, makes a "
-                "person the unit of privacy, and fit(X, y, groups=persons) says whose each row is."
+                "person the unit of privacy, and fit(X, y, groups=persons) says whose each row is. "
+                "Pipelines and searches of scikit-learn take groups by the name of a step: "
+                "fit(X, y, model__groups=persons)."
             )
         return None if groups is None else codes_of_persons(groups, n_rows)
 

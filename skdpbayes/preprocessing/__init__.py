@@ -8,6 +8,7 @@ step that is neither. `check_data` is not private: it reports what a private fit
 from __future__ import annotations
 
 from skdpbayes.preprocessing._check_data import DataReport, check_data
+from skdpbayes.preprocessing._of_schema import make_preprocessor
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
 from skdpbayes.preprocessing._scaler import DPStandardScaler
 
@@ -18,4 +19,5 @@ __all__ = [
     "DataReport",
     "NormClipper",
     "check_data",
+    "make_preprocessor",
 ]

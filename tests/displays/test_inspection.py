@@ -113,10 +113,11 @@ def test_a_pipeline_names_columns_by_its_steps():
     table = pd.DataFrame(X, columns=["age", "pressure"])
     model = DPBayesianLinearRegression(5.0, bounds=((-1, 1), (0, 2)), solver="vips", random_state=0)
     pipeline = make_pipeline(BoundedScaler(([-1, -1], [1, 1])), model).fit(table, Y)
-    assert sorted(shown_names(PosteriorIntervalDisplay.from_estimator(pipeline))) == [
-        "age",
-        "pressure",
-    ]
+    display = PosteriorIntervalDisplay.from_estimator(pipeline)
+    assert sorted(shown_names(display)) == ["age", "pressure"]
+    assert display.ax_.get_xlabel() == "coefficient of prepared columns"
+    scaled = pipeline[-1].posterior_samples_["coef"]
+    np.testing.assert_array_equal(display.draws, scaled.reshape(len(scaled), -1))
     noise = PosteriorIntervalDisplay.from_estimator(pipeline, parameter="noise_std")
     assert shown_names(noise) == ["noise_std"] and noise.ax_.get_xlabel() == "noise_std"
 
