@@ -92,6 +92,22 @@ class CalibrationCheck:
         place = int(self.coverage.coverage.argmin())
         return self.names[place], float(self.coverage.coverage[place])
 
+    def _verdict(self) -> str:
+        """Which coordinates differ from the level by more than chance would have it."""
+        own = self.coverage
+        off = [
+            f"{name} ({'too narrow' if share < own.level else 'too wide'})"
+            for name, share, within in zip(self.names, own.coverage, own.within_band, strict=True)
+            if not within
+        ]
+        if not off:
+            return f"No coordinate differs from {own.level:.0%} by more than chance."
+        told = ", ".join(off[:10]) + (f" and {len(off) - 10} more" if len(off) > 10 else "")
+        return (
+            f"Intervals of {len(off)} of {len(self.names)} coordinates differ from "
+            f"{own.level:.0%}, where chance alone gives {1 - own.confidence:.0%} of them: {told}."
+        )
+
     def __str__(self) -> str:
         level, found = self.coverage.level, self.coverage.coverage
         name, worst = self.worst
@@ -100,6 +116,7 @@ class CalibrationCheck:
             f"{self.estimator}: {self.n_fits} fits. {_GIVEN.format(given) if given else _FREE}",
             f"{level:.0%} intervals hold {found.mean():.3f} of the truths; worst coordinate "
             f"{name}: {worst:.3f}.",
+            self._verdict(),
         ]
         if self.tarp is not None:
             low, high = self.tarp.rmse_band

@@ -1,5 +1,7 @@
 """Checks of estimators on data simulated from their own prior."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -52,6 +54,14 @@ def test_figures_are_those_of_the_draws(found):
     assert found.worst[1] == found.coverage.coverage.min()
     printed = str(found)
     assert "no budget was spent" in printed and "probability[1]" in printed
+    assert "No coordinate differs from 90% by more than chance." in printed
+    shifted = found.draws + np.array([0.0, 10 * found.draws.std()])
+    off = str(replace(found, coverage=marginal_coverage(shifted, found.truth, 0.9)))
+    assert "Intervals of 1 of 2 coordinates differ from 90%" in off
+    assert "gives 5% of them: probability[1] (too narrow)." in off
+    wide = found.truth.mean() + np.linspace(-9, 9, 500)[None, :, None] * np.ones((100, 1, 2))
+    off = str(replace(found, coverage=marginal_coverage(wide, found.truth, 0.9)))
+    assert "probability[0] (too wide), probability[1] (too wide)." in off
     assert found.taken_as_public == ()
 
 
