@@ -76,7 +76,7 @@ def test_it_is_what_a_fit_under_the_other_prior_would_be(name, share, scale, df,
     other = fitted.with_prior(**prior)
     again = clone(other)
     assert {key: again.get_params()[key] for key in prior} == prior
-    assert again.intercept_scale == 1.0
+    assert again.intercept_scale == 2.5
     again.fit(X, Y)
     assert_about_the_same(other, again, share)
     far = np.abs(fitted.posterior_.mean - other.posterior_.mean) / other.posterior_.std
@@ -164,8 +164,8 @@ def test_choice_of_scale_degrees_and_columns(private):
 def test_the_intercept_keeps_its_prior(noiseless):
     far = noiseless.with_prior(prior_scale=1e-3, prior_df=None)
     base = special.logit(Y.mean())
-    assert abs(far.intercept_[0] - base) < 0.1 and far.intercept_scale == 1.0
-    assert far.with_prior(prior_scale=1.0).intercept_scale == 1.0
+    assert abs(far.intercept_[0] - base) < 0.1 and far.intercept_scale == 2.5
+    assert far.with_prior(prior_scale=1.0).intercept_scale == 2.5
     own = model(prior_scale=0.5, intercept_scale=0.1).fit(X, Y)
     assert own.intercept_[0] < noiseless.intercept_[0]
 

@@ -222,7 +222,7 @@ class CategoricalSimulator(_FamilySimulator):
 
 
 def _common_scale(rng: np.random.Generator) -> float:
-    """Draw of the common scale factor: its inverse square is gamma, truncated below at one."""
+    """Draw of the common scale factor, of at most one: under larger ones labels are separable."""
     from skdpbayes.solvers.normal_posterior import COMMON_RATE, COMMON_SHAPE
 
     inverse_square = stats.gamma(COMMON_SHAPE, scale=1 / COMMON_RATE)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _LITTLE, _SURE = 0.1, 0.1
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
 _DEGREES = 4.0  # of freedom of the default prior of coefficients
+_INTERCEPT_SCALE = 2.5  # of the default prior: a probability of .007 is two of it from one half
 _NORMAL = 1e6  # degrees of freedom of a prior that is normal
 _PREDICT_BLOCK = 2**18  # entries of the largest temporary of a prediction, which stays in cache
 
@@ -93,15 +94,16 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     prior_scale : float, default=1.0
-        Scale of the prior of each coefficient; the largest one if `prior_df` is left to "na-dpvi".
+        Scale of the prior of each coefficient; a first guess if `prior_df` is left to "na-dpvi".
     intercept_scale : float, default=None
-        Standard deviation of the prior of the intercept. None means `prior_scale`.
+        Standard deviation of the prior of the intercept. None means 2.5, or `prior_scale` if that
+        is larger: rare outcomes have intercepts far from zero.
     prior_df : float, None or "auto", default="auto"
         Degrees of freedom, at least 3, of Student t priors of the coefficients ("na-dpvi" and
         "vips"), which shrink small coefficients and leave large ones alone. None: normal priors.
-        "auto" is 4 for "na-dpvi", with scales that are smaller than `prior_scale` by a common
-        factor where releases say that coefficients are small, and None for the other solvers. The
-        intercept's prior is normal.
+        "auto" is 4 for "na-dpvi", with scales that differ from `prior_scale` by a common factor,
+        at most 8, where releases say that coefficients are smaller or larger, and None for the
+        other solvers. The intercept's prior is normal.
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. A smaller norm means less noise and less
         information, but no bias, since the weight of a clipped row does not depend on its label.
@@ -364,8 +366,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         intercept = bool(self.fit_intercept)
         columns = n_features + intercept
         scale = np.full(columns, self.prior_scale, np.float32)
-        if intercept and self.intercept_scale is not None:
-            scale[-1] = self.intercept_scale
+        if intercept:
+            scale[-1] = self._scale_of_intercept()
         degrees = self._degrees(solver, columns)
         # The default prior leaves it to the releases how large coefficients are.
         common = None
@@ -374,6 +376,10 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         return LogisticRegression(
             columns, n_classes, scale, degrees, constant=intercept, common_scale=common
         )
+
+    def _scale_of_intercept(self) -> float:
+        own = self.intercept_scale
+        return float(max(_INTERCEPT_SCALE, self.prior_scale) if own is None else own)
 
     def _degrees(self, solver: str, columns: int) -> np.ndarray | None:
         """Degrees of freedom of the priors by column; None: all are normal."""
@@ -561,7 +567,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
                 "by its coefficients. Set it back, or fit again."
             )
         other = copy.copy(self)
-        other.set_params(intercept_scale=self.intercept_scale or self.prior_scale)
+        other.set_params(intercept_scale=self._scale_of_intercept())
         if prior_scale is not None:
             other.set_params(prior_scale=prior_scale)
         if not (isinstance(prior_df, str) and prior_df == "same"):

@@ -43,7 +43,7 @@ class LogisticRegression:
     constant : bool
         Whether the last column is constant, for an intercept.
     common_scale : array of shape (n_columns,), or None
-        One for columns whose Student t priors have a common scale factor of at most one
+        One for columns whose Student t priors have a common scale factor
         (`normal_posterior`), else zero; None: no column's prior has.
     """
 

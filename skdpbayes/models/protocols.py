@@ -137,7 +137,7 @@ class HasPriorDegrees(Protocol):
 
 @runtime_checkable
 class HasCommonScale(Protocol):
-    """Student t priors, some of them with a common scale factor of at most one."""
+    """Student t priors, some of them with a common scale factor."""
 
     def prior_common_scale(self) -> Params | None:
         """One for each parameter whose prior has the factor, else zero; None if no prior has."""

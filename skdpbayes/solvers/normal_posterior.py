@@ -6,13 +6,12 @@ variational Bayes replaces each precision by its expectation,
     E[precision] = (df + 1) / (df scale^2 + E[(t - mean)^2]),
 
 and is iterated by the caller: `na-dpvi` in its rounds, `vips` of logistic regression to a fixed
-point. Priors of J coefficients may have a common scale factor r as well, of at most one. Its
-inverse square has a gamma prior, truncated below at one, and the expectation
+point. Priors of J coefficients may have a common scale factor r as well. Its inverse square has a
+gamma prior, and the expectation
 
-    E[r^-2] = max(1, (2 shape + J) / (2 rate + sum of E[precision] E[(t - mean)^2])),
+    E[r^-2] = (2 shape + J) / (2 rate + sum of E[precision] E[(t - mean)^2]),
 
-with precisions in units of ``scale^-2 r^-2``. The mean of the truncated distribution is
-larger: the larger of one and the plain mean is cautious. See ``docs/solvers/na-dpvi.md``.
+with precisions in units of ``scale^-2 r^-2``; r is at most `LARGEST_COMMON`. See ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations
@@ -39,9 +38,10 @@ from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 
 REACH = 6.0  # prior standard deviations within which estimates lie
-# Gamma prior of the inverse square of the common scale factor, truncated below at one. It is worth
-# one coefficient, about which it is neutral.
+# Gamma prior of the inverse square of the common scale factor. It is worth one coefficient, about
+# which it is neutral.
 COMMON_SHAPE, COMMON_RATE = 0.5, 0.5
+LARGEST_COMMON = 8.0  # common scale factor
 _COMMON_SWEEPS = 20  # until it agrees with the precisions
 _SWEEPS = 60  # until the precisions of Student t priors are those expected
 
@@ -138,7 +138,7 @@ def _factors(
     def sweep(_: jax.Array, common: jax.Array) -> jax.Array:
         size = jnp.sum(shared * own(common) * square)
         expected = (2 * COMMON_SHAPE + jnp.sum(shared)) / (2 * COMMON_RATE + size)
-        return jnp.maximum(1, expected) ** believed
+        return jnp.maximum(LARGEST_COMMON**-2, expected) ** believed
 
     common = jax.lax.fori_loop(0, _COMMON_SWEEPS, sweep, jnp.ones(()))
     common = jnp.where(shared > 0, common, 1)

@@ -40,6 +40,7 @@ def without_noise(X, y, **parameters):
                 "data_norm": 4.0,
                 "random_state": 0,
                 "n_steps": 2000,
+                "intercept_scale": 1.0,
             }
             | parameters
         )

@@ -212,7 +212,7 @@ def logistic_problem(seed, n=2000):
 
 def fit_logistic(X, y, **parameters):
     how = {"classes": [0, 1], "data_norm": 3**0.5, "solver": "na-dpvi", "random_state": 0}
-    how["prior_df"] = None  # as the reference's prior
+    how |= {"prior_df": None, "intercept_scale": 1.0}  # as the reference's prior
     return DPBayesianLogisticRegression(**(how | parameters)).fit(X, y).posterior_
 
 
@@ -350,8 +350,9 @@ def test_contrasts_of_classes_are_exact_without_noise():
     rng = np.random.default_rng(0)
     X, weights = rng.normal(size=(3000, 3)).clip(-3, 3), rng.normal(size=(3, 3))
     y = (X @ weights.T + np.array([2, 0, -2]) + rng.gumbel(size=(3000, 3))).argmax(axis=1)
+    prior = {"prior_df": None, "intercept_scale": 1.0}
     fitted = DPBayesianLogisticRegression(
-        np.inf, classes=[0, 1, 2], data_norm=5.0, solver="na-dpvi", prior_df=None, random_state=0
+        np.inf, classes=[0, 1, 2], data_norm=5.0, solver="na-dpvi", random_state=0, **prior
     ).fit(X, y)
     contrasts = np.kron(np.eye(3)[1:] - np.eye(3)[0], np.eye(4))
     found, exact = fitted.posterior_.mapped(contrasts), reference_of_classes(X, y, 3, 1.0)

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes.solvers.normal_posterior import COMMON_RATE, COMMON_SHAPE, _factors, normal_given
+from skdpbayes.solvers.normal_posterior import (
+    COMMON_RATE,
+    COMMON_SHAPE,
+    LARGEST_COMMON,
+    _factors,
+    normal_given,
+)
 
 
 class Model(NamedTuple):
@@ -110,7 +116,7 @@ def test_many_degrees_of_freedom_are_a_normal_prior():
 
 @pytest.mark.parametrize("believed", [1.0, 0.5, 0.0])
 def test_variational_bayes_of_a_common_scale(believed):
-    """The fixed point is that of coordinate ascent, the common precision at least one."""
+    """The fixed point is that of coordinate ascent."""
     rng, p, df = np.random.default_rng(0), 12, 5.0
     root = rng.normal(size=(p, p))
     information, scale = 30 * (root @ root.T + np.eye(p)), rng.uniform(0.5, 2, p)
@@ -127,25 +133,29 @@ def test_variational_bayes_of_a_common_scale(believed):
         square = (mean**2 + np.diag(covariance)) / scale**2
         own = (df + 1) / (df + np.where(shared, common, 1) * square)
         rate = COMMON_RATE + np.sum(shared * own * square) / 2
-        common = max(1, (COMMON_SHAPE + shared.sum() / 2) / rate) ** believed
+        common = ((COMMON_SHAPE + shared.sum() / 2) / rate) ** believed
     assert common == 1 if believed == 0 else 1.05 < common < 60
     np.testing.assert_allclose(found[0], centre + mean, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found[1], covariance, rtol=1e-5, atol=1e-9)
 
 
-def test_large_parameters_leave_the_common_scale_at_one():
-    """Where parameters are larger than their prior says, nothing is changed."""
-    scale = np.tile(SCALE, 10)
-    p = len(scale)
-    information, model = 100 * np.eye(p), Model(np.zeros(p), scale, 4.0)
-    for size in (1.5, 5.0):
-        linear = information @ (size * scale * np.tile([1, -1], p // 2))
-        plain, common = (
-            moments(model._replace(common_scale=shared), information, linear)
-            for shared in (None, np.ones(p))
-        )
-        np.testing.assert_allclose(common[0], plain[0], rtol=1e-9)
-        np.testing.assert_allclose(common[1], plain[1], rtol=1e-9)
+@pytest.mark.parametrize("size", [3.0, 1e3])
+def test_the_common_scale_follows_large_parameters(size):
+    """Far larger than the prior says, they are shrunk less; the scale is at most eight times."""
+    p = 20
+    information, model = 4 * np.eye(p), Model(np.zeros(p), np.ones(p), 1e9)
+    truth = size * np.tile([1.0, -1.0], p // 2)
+    plain, common = (
+        moments(model._replace(common_scale=shared), information, information @ truth)[0]
+        for shared in (None, np.ones(p))
+    )
+    np.testing.assert_allclose(plain, truth * 4 / 5, rtol=1e-3)
+    np.testing.assert_allclose(common, truth, rtol=0.04)
+    shared = model._replace(common_scale=np.ones(p))
+    with jax.enable_x64(True):
+        factors = _factors(shared, jnp.zeros(p), jnp.asarray(truth), jnp.zeros((p, p)), 1.0)
+    expected = max((1 + p) / (1 + p * size**2), LARGEST_COMMON**-2)
+    np.testing.assert_allclose(factors, expected, rtol=2e-3)
 
 
 def test_large_parameters_among_small_ones_do_not_hide_the_common_scale():
@@ -158,6 +168,6 @@ def test_large_parameters_among_small_ones_do_not_hide_the_common_scale():
     common = 1.0
     for _ in range(1000):
         size = np.sum(5 * mean**2 / (4 + common * mean**2))
-        common = max(1, (2 * COMMON_SHAPE + p) / (2 * COMMON_RATE + size))
+        common = (2 * COMMON_SHAPE + p) / (2 * COMMON_RATE + size)
     assert common > 2
     np.testing.assert_allclose(factors, 5 * common / (4 + common * mean**2), rtol=0.1)

@@ -31,6 +31,7 @@ def problem(seed=0, n=2000):
 
 def fit(X, y, epsilon=1.0, **parameters):
     how = {"classes": [0, 1], "data_norm": NORM, "solver": "vips", "random_state": 0}
+    how["intercept_scale"] = parameters.get("prior_scale", 1.0)  # as the references' prior
     return DPBayesianLogisticRegression(epsilon, **(how | parameters)).fit(X, y)
 
 
@@ -353,6 +354,9 @@ def test_before_any_release_the_posterior_is_the_prior(solver):
     estimator = DPBayesianLogisticRegression(
         classes=[0, 1], solver=solver, prior_df=4.0, prior_scale=2.0, data_norm=NORM
     )
+    model = estimator.plan(100, 3).model
+    assert getattr(model, "model", model).prior_scale.tolist() == [2, 2, 2, 2.5]
+    estimator.set_params(intercept_scale=2.0)
     plan = estimator.plan(100, 3)
     with jax.enable_x64(True):
         state = plan.solver.init(plan.model, None)
