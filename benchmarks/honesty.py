@@ -59,6 +59,11 @@ def normal(rng: np.random.Generator, n: int, d: int) -> Array:
     return rng.standard_normal((n, d))
 
 
+def uniform(rng: np.random.Generator, n: int, d: int) -> Array:
+    """Columns of [-1, 1], as `BoundedScaler` returns them."""
+    return rng.uniform(-1.0, 1.0, (n, d))
+
+
 def autoregressive(rng: np.random.Generator, n: int, d: int) -> Array:
     """N(0, 1) columns; neighbours have correlation .9."""
     X = rng.standard_normal((n, d))
@@ -171,6 +176,9 @@ PROBLEMS = [
     Problem("rare", normal, 3_000, 3, (0.5, 2.0), 150, sd=0.5, prevalence=0.02),
     Problem("rare", normal, 30_000, 10, (0.1, 2.0), 80, sd=0.3, prevalence=0.02),
     Problem("rare", normal, 300_000, 20, (0.5,), 16, sd=0.3, prevalence=0.02),
+    Problem("tenth", normal, 3_000, 10, (0.1, 0.5), 60, sd=0.7, prevalence=0.1),
+    Problem("large", uniform, 3_000, 4, (0.3, 1.0), 60, sd=3.0),
+    Problem("large", uniform, 20_000, 8, (0.3, 1.0), 40, sd=3.0),
     _one_hot(3_000, 20, (0.5, 2.0), 100),
     _one_hot(30_000, 60, (0.1, 1.0), 30),
     _one_hot(30_000, 20, (1.0,), 50, kind="rare-one-hot", sd=0.5, prevalence=0.05),

@@ -28,6 +28,7 @@ _DISCRETE = 0.05  # squared amplitude of short waves, of the share that has one 
 # Sizes of columns of few values: where unknown, and the least if long waves do not show it.
 _USUAL_DISCRETE, _LEAST_DISCRETE = 0.5, 0.3
 _APART = 0.25  # squared amplitude that waves lack if values are far apart for them
+_NEAR, _IMPROBABLE = 0.7, 0.3  # values as far apart are seen by the longest waves; probability
 _LEAST_MOMENTS = 0.01, 0.3  # second moments of such columns, over squares of sizes
 
 
@@ -143,6 +144,7 @@ def _variance(power: jax.Array, error: jax.Array) -> tuple[jax.Array, jax.Array]
     lost = jnp.cumsum((1 - power)[::-1])[::-1] / n
     first = jnp.argmax(n * lost.clip(0) ** 2)  # least squares
     apart = (first > 1) & (lost[first] > _APART + 6 * error / jnp.sqrt(n[first]))
+    apart &= _probably_near(power, error) > _IMPROBABLE
     step = (lost[first] / frequencies[first] ** 2).clip(0, 1)
 
     told = -jnp.log(power[0].clip(0.05, 1)) / frequencies[0] ** 2
@@ -150,6 +152,26 @@ def _variance(power: jax.Array, error: jax.Array) -> tuple[jax.Array, jax.Array]
     long = usual + usual**2 / (usual**2 + told_error**2) * (told - usual)
     variance = jnp.where(apart, step, long.clip(_LEAST_DISCRETE**2, 1))
     return variance, jnp.where(apart, step / 4, told - 2 * told_error)
+
+
+def _probably_near(power: jax.Array, error: jax.Array) -> jax.Array:
+    """Probability that values are nearer than the longest waves see, if both are as probable.
+
+    Two values a apart, of shares q and 1 - q, have power ``1 - 2 q (1 - q) (1 - cos(a f))`` at the
+    frequency f. Where a wave is short beside a, the cosine may be any.
+    """
+    frequencies = _frequencies(len(power))
+    apart = 2 * 2.0 ** (-0.5 * np.arange(2 * len(power) + 2))
+    lost = np.array([0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0])  # 2 q (1 - q), or more of more values
+    angle = apart[:, None, None] * frequencies
+    short = angle > 2
+    expected = 1 - lost[:, None] * np.where(short, 1, 1 - np.cos(angle))
+    spread = np.where(short, lost[:, None] ** 2 / 2, 0)
+    spread = spread + 4 * error**2 * (jnp.abs(expected) + error**2) + _MISFIT**2
+    fit = -jnp.sum((power - expected) ** 2 / spread + jnp.log(spread), axis=-1) / 2
+    near = apart < _NEAR
+    prior = np.where(near, 1 / near.sum(), 1 / (~near).sum())
+    return jnp.sum(jax.nn.softmax((fit + np.log(prior)[:, None]).ravel()).reshape(fit.shape)[near])
 
 
 class _Told(NamedTuple):

@@ -7,11 +7,13 @@ variational Bayes replaces each precision by its expectation,
 
 and is iterated by the caller: `na-dpvi` in its rounds, `vips` of logistic regression to a fixed
 point. Priors of J coefficients may have a common scale factor r as well. Its inverse square has a
-gamma prior, and the expectation
+gamma prior that is worth one coefficient, and the expectation
 
-    E[r^-2] = (2 shape + J) / (2 rate + sum of E[precision] E[(t - mean)^2]),
+    E[r^-2] = (1 + J) / (1 + S),  S = sum of E[precision] E[(t - mean)^2],
 
-with precisions in units of ``scale^-2 r^-2``; r is at most `LARGEST_COMMON`. See ``docs/solvers/na-dpvi.md``.
+with precisions in units of ``scale^-2 r^-2``. Noise passes for size: where coefficients are larger
+than their prior says, S > J, the prior is worth as many of them as there are, and r is at most
+`LARGEST_COMMON`. See ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations
@@ -135,9 +137,12 @@ def _factors(
     if shared is None:
         return own(1.0)
 
+    n_shared = jnp.sum(shared)
+
     def sweep(_: jax.Array, common: jax.Array) -> jax.Array:
         size = jnp.sum(shared * own(common) * square)
-        expected = (2 * COMMON_SHAPE + jnp.sum(shared)) / (2 * COMMON_RATE + size)
+        worth = jnp.where(size > n_shared, n_shared, 2 * COMMON_SHAPE)  # shape and rate are one
+        expected = (worth + n_shared) / (worth + size)
         return jnp.maximum(LARGEST_COMMON**-2, expected) ** believed
 
     common = jax.lax.fori_loop(0, _COMMON_SWEEPS, sweep, jnp.ones(()))

@@ -8,7 +8,7 @@ from cases import mapped
 
 from skdpbayes.mechanism.contributions import contribution_norm
 from skdpbayes.models.base import prior_matrix, unbiased_weight
-from skdpbayes.models.columns import sizes_of_columns, waves
+from skdpbayes.models.columns import _variance, sizes_of_columns, waves
 from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
 from skdpbayes.models.rescaled import COLUMN_WAVES, RescaledLinear
 from skdpbayes.plans.gradients import clipped_share, rescaling_shares, residual_cut, row_reach
@@ -139,6 +139,16 @@ def test_columns_of_few_values_are_told_from_narrow_ones_in_noise():
     for share, error, missed in ((3, 0.35, 0.25), (10, 0.2, 0.02)):
         category = np.where(np.arange(2000) % share, -1.0, 1.0)
         assert np.mean(sizes(np.tile(category[:, None], 400), error).size < 0.2) < missed
+
+
+@pytest.mark.parametrize("share, error", [(0.18, 0.1), (0.3, 0.15)])
+def test_two_values_are_not_taken_for_near_ones(share, error):
+    """Their power rises and falls with the frequency: noise makes the shortest waves lose most."""
+    amplitude = share + (1 - share) * np.exp(1.4j * 2.0 ** np.arange(COLUMN_WAVES))
+    noise = error * np.random.default_rng(0).normal(size=(2, 10_000, COLUMN_WAVES))
+    power = np.abs(amplitude + noise[0] + 1j * noise[1]) ** 2 - 2 * error**2
+    variance, _ = mapped(lambda own: _variance(own, error))(power)
+    assert np.mean(variance < 0.01) < 0.004  # .01 and .03 by least squares alone
 
 
 def test_zeros_and_heavy_tails_are_not_taken_for_a_narrow_column():
