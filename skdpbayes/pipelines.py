@@ -36,7 +36,7 @@ from skdpbayes.preprocessing._public import (
 )
 from skdpbayes.preprocessing._scaler import DPStandardScaler
 from skdpbayes.privacy.card import rounded
-from skdpbayes.privacy.json_values import pure
+from skdpbayes.privacy.json_values import told
 from skdpbayes.privacy.report import BEFORE_THE_MODEL
 from skdpbayes.privacy.spent import Spent, Total
 from skdpbayes.schema import Schema
@@ -351,8 +351,8 @@ def _side_by_side(transformer):
 def _told(step):
     """Class and parameters of a step, as a report holds them."""
     own = step.get_params(deep=False).items()
-    plain = {name: x.to_dict() if isinstance(x, Schema) else x for name, x in own}
-    return pure({"name": type(step).__name__, **plain}, type(step).__name__)
+    plain = {name: x.to_dict() if isinstance(x, Schema) else told(x) for name, x in own}
+    return {"name": type(step).__name__, **plain}
 
 
 def _takes_parts(step):

@@ -20,6 +20,7 @@ from skdpbayes import (
     DPNumPyroModel,
     DPVariationalAutoencoder,
 )
+from skdpbayes.estimators._arviz import _in_chains
 from skdpbayes.preprocessing import DPStandardScaler
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -173,6 +174,24 @@ def test_more_chains_than_draws_are_dealt_to_four():
     posterior = model.to_arviz().posterior
     assert posterior.sizes["chain"] == 4 and posterior.sizes["draw"] == 7
     np.testing.assert_array_equal(posterior["coef"][3], model.posterior_samples_["coef"][3:28:4])
+
+
+@pytest.mark.parametrize(
+    "draws, chains, shape",
+    [
+        (1000, 0, (4, 250)),
+        (30, 0, (4, 7)),
+        (12, 0, (3, 4)),
+        (3, 0, (1, 3)),
+        (30, 1, (1, 30)),  # one Markov chain is no several
+        (9, 3, (3, 3)),
+        (8, 3, (2, 4)),
+    ],
+)
+def test_draws_are_dealt_to_chains(draws, chains, shape):
+    found = _in_chains(np.arange(draws)[:, None], chains)
+    assert found.shape == (*shape, 1)
+    np.testing.assert_array_equal(found[0, :, 0], np.arange(shape[1]) * shape[0])
 
 
 def test_independent_draws_are_summarised_without_warnings(caplog):

@@ -2,6 +2,8 @@
 
 import pickle
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,7 @@ from skdpbayes.preprocessing import (
     DPStandardScaler,
     NormClipper,
 )
-from skdpbayes.privacy import PrivacySpent, compose, statement, statement_page
+from skdpbayes.privacy import PrivacySpent, compose, statement, statement_page, verify_statement
 from skdpbayes.privacy.json_values import in_words
 from skdpbayes.privacy.report import BEFORE_THE_MODEL
 from skdpbayes.schema import Schema
@@ -84,10 +86,40 @@ def test_a_schema_is_told_in_words(fitted):
     assert told["data_domain"].endswith(f"schema: {of_steps}; (columns [{age}, {ward}])")
     assert "m: (n_features 2, classes [0, 1]" in told["unprotected_quantities"]
     page = statement_page(statement(spent))
-    assert "<p>a</p>" in page and "<td>18, 1000000</td><td>years</td>" in page
+    assert "<p>a</p>" in page and "<td>18, 1000000</td><td></td><td>years</td>" in page
     assert "<td>ward</td><td>category</td><td>A, &#x27;B, or C&#x27;</td>" in page
     assert "BoundedScaler (bounds in the schema below, feature_range" in page
     assert PrivacySpent.from_json(spent.to_json()).public == spent.public
+
+
+@pytest.mark.parametrize(
+    "step, told",
+    [
+        (CategoryEncoder([[date(2020, 1, 1), date(2021, 1, 1)]]), [["2020-01-01", "2021-01-01"]]),
+        (CategoryEncoder([np.array(["2020-01-01"], "datetime64[ns]")]), None),
+        (CategoryEncoder({"columns": ["a", "b"]}), {"columns": ["a", "b"]}),
+        (BoundedScaler({"outcome": (0, 10)}), {"outcome": [0, 10]}),
+        (BoundedScaler((Decimal("0.5"), Decimal(10))), ["0.5", "10"]),
+        (BoundedScaler((np.zeros(2), [1.0, np.inf])), [[0, 0], [1, np.inf]]),
+    ],
+)
+def test_any_parameters_of_a_step_are_told(fitted, step, told):
+    spent = PrivatePipeline([("a", step), ("m", fitted[-1])]).privacy_spent_
+    own = {key: x for key, x in spent.public["a"].items() if key in ("bounds", "categories")}
+    (found,) = own.values()
+    assert found == told if told else found[0][0].startswith("2020-01-01")
+    page = statement_page(statement(PrivacySpent.from_json(spent.to_json())))
+    assert "No schema was declared" in page
+    assert verify_statement(statement(spent)).follows
+
+
+def test_the_schema_of_a_private_step_is_told(fitted):
+    schema = Schema({"age": {"bounds": [0, 120], "missing": 40}, "dose": {"bounds": [0, 9]}})
+    scaler = DPStandardScaler(schema, epsilon=1.0).fit(np.ones((300, 2)))
+    page = statement_page(
+        statement(PrivatePipeline([("a", scaler), ("m", fitted[-1])]).privacy_spent_)
+    )
+    assert "<td>age</td><td>number</td><td>0, 120</td><td>40</td>" in page
 
 
 def test_two_steps_of_a_class_are_told_apart_and_a_subclass_has_a_report(fitted):

@@ -591,6 +591,8 @@ def test_a_schema_prepares_its_columns_of_a_frame():
     np.testing.assert_allclose(dropped.fit_transform(frame), [[0.5, 1, 0], [0.4, 1, np.nan]])
     assert make_preprocessor(schema.select(["ward"])).fit_transform(frame).shape == (2, 2)
     with pytest.raises(ValueError, match=r"no bounds of the columns \['age'\]: declare them"):
-        make_preprocessor(Schema({"age": {}, "ward": {"categories": ["n", "s"]}}))
+        make_preprocessor(Schema({"age": {"kind": "count"}, "ward": {"categories": ["n", "s"]}}))
+    alone = make_preprocessor(schema.select(["age"]))
+    assert [name for name, *_ in alone.transformers] == ["numbers"]
     with pytest.raises(ValueError, match="schema must be a Schema, got dict"):
         make_preprocessor(columns)

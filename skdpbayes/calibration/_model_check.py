@@ -93,7 +93,7 @@ class CalibrationCheck:
         return self.names[place], float(self.coverage.coverage[place])
 
     def _verdict(self) -> str:
-        """Which coordinates differ from the level by more than chance would have it."""
+        """Which coordinates' bands exclude the level."""
         own = self.coverage
         off = [
             f"{name} ({'too narrow' if share < own.level else 'too wide'})"
@@ -101,11 +101,11 @@ class CalibrationCheck:
             if not within
         ]
         if not off:
-            return f"No coordinate differs from {own.level:.0%} by more than chance."
+            return f"No coordinate's band excludes {own.level:.0%}."
         told = ", ".join(off[:10]) + (f" and {len(off) - 10} more" if len(off) > 10 else "")
         return (
-            f"Intervals of {len(off)} of {len(self.names)} coordinates differ from "
-            f"{own.level:.0%}, where chance alone gives {1 - own.confidence:.0%} of them: {told}."
+            f"Bands of {len(off)} of {len(self.names)} coordinates exclude {own.level:.0%} "
+            f"(by chance {1 - own.confidence:.2g} of them do): {told}."
         )
 
     def __str__(self) -> str:

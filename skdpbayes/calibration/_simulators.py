@@ -223,9 +223,9 @@ class CategoricalSimulator(_FamilySimulator):
 
 def _common_scale(rng: np.random.Generator) -> float:
     """Draw of the common scale factor, of at most one: under larger ones labels are separable."""
-    from skdpbayes.solvers.normal_posterior import COMMON_RATE, COMMON_SHAPE
+    from skdpbayes.solvers.normal_posterior import COMMON_WORTH
 
-    inverse_square = stats.gamma(COMMON_SHAPE, scale=1 / COMMON_RATE)
+    inverse_square = stats.gamma(COMMON_WORTH / 2, scale=2 / COMMON_WORTH)
     return float(inverse_square.isf(rng.random() * inverse_square.sf(1)) ** -0.5)
 
 
@@ -276,7 +276,7 @@ class LogisticSimulator(Simulator):
             draws = logistic_gibbs(
                 X,
                 y == self.classes[1],
-                prior_scale=self.estimator.prior_scale,
+                prior_scale=np.asarray(self.model.prior_scale, np.float64),
                 fit_intercept=intercept,
                 n_draws=n,
                 n_burn=200,

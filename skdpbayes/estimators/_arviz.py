@@ -34,8 +34,10 @@ class ArvizMixin:
         """Posterior draws for ArviZ.
 
         Markov chain draws keep their chains and their order, so that ArviZ computes R-hat and
-        effective sample size from the chains. Independent draws are dealt to four chains, and so
-        are those of more chains than each has draws: their R-hat is 1 whatever the fit is like.
+        effective sample size from the chains. Independent draws are dealt to four chains, since
+        ArviZ wants several, and up to three are left out: their R-hat is 1 whatever the fit is
+        like. Draws of more chains than each has draws are dealt to four, too; then diagnostics
+        mean little.
         Columns and classes keep their names. The result holds no rows and no log-likelihoods of
         rows, since these would not be private.
 

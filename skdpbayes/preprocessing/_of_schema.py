@@ -16,9 +16,9 @@ def make_preprocessor(
 ) -> ColumnTransformer:
     """Transformer of a data frame: numbers are scaled by their bounds, categories encoded.
 
-    Its `fit` looks at the names of columns alone, so it costs no privacy inside a pipeline. A row
-    of numbers in [-1, 1] and of categories has at most the norm ``len(schema.columns) ** 0.5``,
-    which is the `data_norm` of a model behind it.
+    Its `fit` looks at the names of columns alone, so it costs no privacy inside a pipeline. At the
+    default `feature_range` a row has at most the norm ``len(schema.columns) ** 0.5``, which is the
+    `data_norm` of a model behind it.
 
     Parameters
     ----------
@@ -27,7 +27,8 @@ def make_preprocessor(
     feature_range : tuple (low, high), default=(-1, 1)
         Of `BoundedScaler`.
     drop : {"first", "if_binary"}, dict or None, default=None
-        Of `CategoryEncoder`: the category of each column that others are compared with.
+        Of `CategoryEncoder`: the category of each column that others are compared with. A cell of
+        no category is then missing, and its row is left out of fits.
 
     Returns
     -------
@@ -54,11 +55,11 @@ def make_preprocessor(
     """
     if not isinstance(schema, Schema):
         raise ValueError(f"schema must be a Schema, got {type(schema).__name__}.")
-    unbounded = [own.name for own in schema.columns if own.kind != "category" and not own.bounds]
+    categories = [own.name for own in schema.columns if own.kind == "category"]
+    numbers = [name for name in schema.names if name not in categories]
+    unbounded = [own.name for own in schema.columns if own.name in numbers and own.bounds is None]
     if unbounded:
         raise ValueError(f"The schema gives no bounds of the columns {unbounded}: declare them.")
-    numbers = [own.name for own in schema.columns if own.kind != "category"]
-    categories = [name for name in schema.names if name not in numbers]
     steps = []
     if numbers:
         scaler = BoundedScaler(schema.select(numbers), feature_range=feature_range)

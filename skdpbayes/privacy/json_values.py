@@ -43,6 +43,20 @@ def pure(value: Any, name: str) -> Any:
     raise ValueError(f"{name} must be made of numbers, strings, lists and dicts, got {value!r}.")
 
 
+def told(value: Any) -> Any:
+    """Return `value` in JSON's types, with a text for what they have no name for, such as dates."""
+    if value is None or isinstance(value, (bool, str, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): told(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        of_dates = getattr(getattr(value, "dtype", None), "kind", "") in "mM"
+        return told((value.astype(str) if of_dates else value).tolist())
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [told(item) for item in value]
+    return str(value)
+
+
 def finite(value: Any) -> Any:
     """Return JSON's types with infinities and NaN, which strict JSON does not have, as strings."""
     if isinstance(value, float) and not math.isfinite(value):

@@ -185,11 +185,13 @@ def _columns(schema: Mapping[str, Any]) -> str:
             own["name"],
             own.get("kind", "outcome"),
             ", ".join(map(in_words, _values(own))),
+            "" if own.get("missing") is None else in_words(own["missing"]),
             own.get("unit", ""),
         )
         for own in columns
     ]
-    return _table(rows, ("column", "kind", "bounds, categories or labels", "unit"))
+    head = ("column", "kind", "bounds, categories or labels", "value of missing cells", "unit")
+    return _table(rows, head)
 
 
 def _values(column: Mapping[str, Any]) -> Sequence[Any]:

@@ -262,6 +262,8 @@ class PrivacySpent(StepsSpent):
         total = Total.composed([one.total for one in every])
         grids = [one.grid for one in every if one.grid is not None]
         taken = {name: dict(one.public) for name, one in own.items()}
+        for name, one in list(own.items())[:-1]:  # that of the last is the whole's
+            taken[name] |= {} if one.schema is None else {"schema": one.schema}
         return replace(
             each[-1],
             epsilon=total.epsilon,

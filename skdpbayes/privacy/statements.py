@@ -203,13 +203,18 @@ def schemas(spent: PrivacySpent) -> list[tuple[str, Mapping[str, Any]]]:
         if is_schema(value)
     ]
     if spent.schema:
-        declared.append((spent.estimator or "the model", spent.schema))
+        declared.append((spent.estimator.split(" + ")[-1] or "the model", spent.schema))
     return declared
 
 
 def is_schema(value: Any) -> bool:
     """Whether a public value is a schema, as its `to_dict` tells it."""
-    return isinstance(value, Mapping) and bool({"columns", "outcome"} & set(value))
+    if not isinstance(value, Mapping) or not value or set(value) - {"columns", "outcome"}:
+        return False
+    columns, outcome = value.get("columns", []), value.get("outcome")
+    listed = [*columns, outcome] if isinstance(columns, list) else [columns]
+    named = [isinstance(own, Mapping) and isinstance(own.get("name"), str) for own in listed if own]
+    return bool(named) and all(named)
 
 
 def largest_factor(epsilon: float) -> str:

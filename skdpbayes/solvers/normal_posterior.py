@@ -9,11 +9,11 @@ and is iterated by the caller: `na-dpvi` in its rounds, `vips` of logistic regre
 point. Priors of J coefficients may have a common scale factor r as well. Its inverse square has a
 gamma prior that is worth one coefficient, and the expectation
 
-    E[r^-2] = (1 + J) / (1 + S),  S = sum of E[precision] E[(t - mean)^2],
+    E[r^-2] = (k + J) / (k + S),  S = sum of E[precision] E[(t - mean)^2],  k = 1,
 
 with precisions in units of ``scale^-2 r^-2``. Noise passes for size: where coefficients are larger
-than their prior says, S > J, the prior is worth as many of them as there are, and r is at most
-`LARGEST_COMMON`. See ``docs/solvers/na-dpvi.md``.
+than their prior says, S > J, a cautious rule takes k = J, and r is at most `LARGEST_COMMON`.
+See ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 
 REACH = 6.0  # prior standard deviations within which estimates lie
-# Gamma prior of the inverse square of the common scale factor. It is worth one coefficient, about
-# which it is neutral.
-COMMON_SHAPE, COMMON_RATE = 0.5, 0.5
+# The inverse square of the common scale factor has a gamma prior, whose shape and rate are half of
+# this: it is worth one coefficient, of the size that the prior says.
+COMMON_WORTH = 1.0
 LARGEST_COMMON = 8.0  # common scale factor
 _COMMON_SWEEPS = 20  # until it agrees with the precisions
 _SWEEPS = 60  # until the precisions of Student t priors are those expected
@@ -141,7 +141,7 @@ def _factors(
 
     def sweep(_: jax.Array, common: jax.Array) -> jax.Array:
         size = jnp.sum(shared * own(common) * square)
-        worth = jnp.where(size > n_shared, n_shared, 2 * COMMON_SHAPE)  # shape and rate are one
+        worth = jnp.where(size > n_shared, n_shared, COMMON_WORTH)
         expected = (worth + n_shared) / (worth + size)
         return jnp.maximum(LARGEST_COMMON**-2, expected) ** believed
 

@@ -28,7 +28,6 @@ from skdpbayes.calibration._simulators import simulator_of
 from skdpbayes.displays import CheckDisplay
 from skdpbayes.estimators import _base
 from skdpbayes.privacy import PrivacyLeakWarning, PrivacyLedger
-from skdpbayes.solvers.normal_posterior import COMMON_RATE, COMMON_SHAPE
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +53,22 @@ def test_figures_are_those_of_the_draws(found):
     assert found.worst[1] == found.coverage.coverage.min()
     printed = str(found)
     assert "no budget was spent" in printed and "probability[1]" in printed
-    assert "No coordinate differs from 90% by more than chance." in printed
+    assert "No coordinate's band excludes 90%." in printed
     shifted = found.draws + np.array([0.0, 10 * found.draws.std()])
     off = str(replace(found, coverage=marginal_coverage(shifted, found.truth, 0.9)))
-    assert "Intervals of 1 of 2 coordinates differ from 90%" in off
-    assert "gives 5% of them: probability[1] (too narrow)." in off
+    assert "Bands of 1 of 2 coordinates exclude 90% (by chance 0.05 of them do):" in off
+    assert "probability[1] (too narrow)." in off
     wide = found.truth.mean() + np.linspace(-9, 9, 500)[None, :, None] * np.ones((100, 1, 2))
     off = str(replace(found, coverage=marginal_coverage(wide, found.truth, 0.9)))
     assert "probability[0] (too wide), probability[1] (too wide)." in off
+    ones = {"width": [1] * 12, "crps": [1] * 12, "relative_width": None, "relative_crps": None}
+    twelve = replace(found, names=tuple("abcdefghijkl"), **ones)
+    many = marginal_coverage(np.tile(shifted, 6), np.tile(found.truth, 6), 0.9, confidence=0.99)
+    off = str(replace(twelve, coverage=many))
+    assert "Bands of 6 of 12 coordinates exclude 90% (by chance 0.01 of them do): b " in off
+    many = marginal_coverage(np.tile(wide, 6), np.tile(found.truth, 6), 0.9)
+    off = str(replace(twelve, coverage=many))
+    assert "j (too wide) and 2 more." in off
     assert found.taken_as_public == ()
 
 
@@ -209,6 +216,9 @@ def test_exact_posterior_of_logistic_regression_holds_the_truth():
     for name, value in truth.items():
         z = (drawn[name].mean(axis=0) - value) / drawn[name].std(axis=0)
         assert (np.abs(z) < 4).all() and (drawn[name].std(axis=0) < 0.2).all()
+    # Of ten equal labels the prior of the intercept decides how far out it is.
+    alone = X[:10], np.full(10, "yes")
+    assert simulator.plain(alone, 500, rng)["intercept"].mean() > 2
 
 
 def test_prior_of_logistic_regression_is_that_of_the_solver():
@@ -226,7 +236,7 @@ def test_coefficients_of_a_truth_have_a_common_scale(monkeypatch):
     student = simulator_of(DPBayesianLogisticRegression(), 500, 3, None)
     rng = np.random.default_rng(0)
     drawn = [_simulators._common_scale(rng) ** -2 for _ in range(1000)]
-    gamma = stats.gamma(COMMON_SHAPE, scale=1 / COMMON_RATE)
+    gamma = stats.gamma(0.5, scale=2)
     assert stats.kstest(drawn, lambda x: 1 - gamma.sf(x) / gamma.sf(1)).pvalue > 0.01
     truths = []
     for scale in (1.0, 0.5):

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes.solvers.normal_posterior import (
-    COMMON_RATE,
-    COMMON_SHAPE,
-    LARGEST_COMMON,
-    _factors,
-    normal_given,
-)
+from skdpbayes.solvers.normal_posterior import _factors, normal_given
 
 
 class Model(NamedTuple):
@@ -132,30 +126,43 @@ def test_variational_bayes_of_a_common_scale(believed):
         mean = covariance @ about
         square = (mean**2 + np.diag(covariance)) / scale**2
         own = (df + 1) / (df + np.where(shared, common, 1) * square)
-        rate = COMMON_RATE + np.sum(shared * own * square) / 2
-        common = ((COMMON_SHAPE + shared.sum() / 2) / rate) ** believed
+        common = (p / (1 + np.sum(shared * own * square))) ** believed  # of p - 1 coefficients
     assert common == 1 if believed == 0 else 1.05 < common < 60
     np.testing.assert_allclose(found[0], centre + mean, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found[1], covariance, rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize("size", [3.0, 1e3])
-def test_the_common_scale_follows_large_parameters(size):
-    """Far larger than the prior says, they are shrunk less; the scale is at most eight times."""
+@pytest.mark.parametrize(
+    "size, believed, expected",
+    [
+        (0.5, 1, 21 / 6),  # the prior is worth one coefficient
+        (1.2, 1, 2 / 2.44),  # and as many as there are
+        (3.0, 1, 0.2),
+        (3.0, 0.5, 0.2**0.5),
+        (1e3, 1, 1 / 64),
+        (1e3, 0.5, 1 / 8),
+    ],
+)
+def test_the_common_scale_follows_large_parameters(size, believed, expected):
+    p = 20
+    model = Model(np.zeros(p), np.ones(p), 1e9, np.ones(p))
+    truth = size * np.tile([1.0, -1.0], p // 2)
+    with jax.enable_x64(True):
+        state = jnp.zeros(p), jnp.asarray(truth), jnp.zeros((p, p))
+        factors = _factors(model, *state, believed)
+    np.testing.assert_allclose(factors, expected, rtol=2e-3)
+
+
+def test_large_parameters_are_shrunk_less_under_a_common_scale():
     p = 20
     information, model = 4 * np.eye(p), Model(np.zeros(p), np.ones(p), 1e9)
-    truth = size * np.tile([1.0, -1.0], p // 2)
+    truth = 3.0 * np.tile([1.0, -1.0], p // 2)
     plain, common = (
         moments(model._replace(common_scale=shared), information, information @ truth)[0]
         for shared in (None, np.ones(p))
     )
     np.testing.assert_allclose(plain, truth * 4 / 5, rtol=1e-3)
     np.testing.assert_allclose(common, truth, rtol=0.06)
-    shared = model._replace(common_scale=np.ones(p))
-    with jax.enable_x64(True):
-        factors = _factors(shared, jnp.zeros(p), jnp.asarray(truth), jnp.zeros((p, p)), 1.0)
-    expected = max(2 / (1 + size**2), LARGEST_COMMON**-2)
-    np.testing.assert_allclose(factors, expected, rtol=2e-3)
 
 
 def test_large_parameters_among_small_ones_do_not_hide_the_common_scale():
@@ -168,6 +175,6 @@ def test_large_parameters_among_small_ones_do_not_hide_the_common_scale():
     common = 1.0
     for _ in range(1000):
         size = np.sum(5 * mean**2 / (4 + common * mean**2))
-        common = (2 * COMMON_SHAPE + p) / (2 * COMMON_RATE + size)
+        common = (1 + p) / (1 + size)
     assert common > 2
     np.testing.assert_allclose(factors, 5 * common / (4 + common * mean**2), rtol=0.1)

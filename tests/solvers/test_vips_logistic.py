@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
+from sklearn.base import clone
 from variational import variational_optimum
 from whitebox import recorded
 
@@ -356,6 +357,8 @@ def test_before_any_release_the_posterior_is_the_prior(solver):
     )
     model = estimator.plan(100, 3).model
     assert getattr(model, "model", model).prior_scale.tolist() == [2, 2, 2, 2.5]
+    wide = clone(estimator).set_params(prior_scale=4.0).plan(100, 3).model
+    assert getattr(wide, "model", wide).prior_scale.tolist() == [4, 4, 4, 4]
     estimator.set_params(intercept_scale=2.0)
     plan = estimator.plan(100, 3)
     with jax.enable_x64(True):
