@@ -27,6 +27,7 @@ def test_matrix_spans_what_it_should():
     assert min(epsilons) == 0.1 and {0.5, 1.0, 3.0, 8.0} <= set(epsilons)
     assert {p.rows for p in problems} == {
         honesty.normal, honesty.autoregressive, honesty.one_hot, honesty.lognormal, honesty.student,
+        honesty.uniform,
     }  # fmt: skip
 
 
