@@ -537,10 +537,10 @@ def _asked(model: Model, state: TraceState) -> jax.Array:
 def _estimated(model: Model, state: TraceState) -> jax.Array:
     """Curvature of the reported covariance."""
     h = _denoised(estimated_curvature, model, state.known)
-    # Of other models columns are alike; axes are found such that parameters are. Of linear
-    # regression they are, too, but where noise hides them.
-    found = isinstance(model, HasWorkingPoint)
-    if found or (prior_axes(model) is None and knows_responses(model)):
+    # Of other models columns are alike; axes are found such that parameters are. Those of linear
+    # regression may hide in noise.
+    doubtful = knows_responses(model) and prior_axes(model) is None
+    if doubtful or isinstance(model, HasWorkingPoint):
         h = _without_doubtful(h, state.known)
     return _positive(model, h)
 
