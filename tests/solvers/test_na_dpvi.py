@@ -179,6 +179,9 @@ def test_of_models_whose_coordinates_may_differ_alone():
         state = solver.init(mine, None)._replace(known=known)
         small, kept = (np.linalg.eigvalsh(jax.jit(_estimated)(m, state))[0] for m in (mine, other))
         assert 0 < small < 1e-3 and kept > 5
+        prior, unit = (np.float32(0.1), np.float32(1), np.float32(0.02)), np.float32(1)
+        rows = LinearRegression(2, *prior, unit, normal_prior(*prior), Huber.at(2))
+        assert 0 < np.linalg.eigvalsh(jax.jit(_estimated)(rows, state))[0] < 1e-3
         in_found = dataclasses.replace(mine, axes=np.eye(3, dtype=np.float32))
         assert np.linalg.eigvalsh(jax.jit(_estimated)(in_found, state))[0] > 5
         found = jax.jit(type(solver).found)(solver, mine, state)  # no curvature is no trouble
