@@ -27,6 +27,7 @@ from skdpbayes.calibration import simulate
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import Mechanism
+from skdpbayes.models.base import prior_axes
 from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
 from skdpbayes.solvers.averages import Averages, over
 from skdpbayes.solvers.na_dpvi import NADPVI, _estimated, _trust, _without_doubtful
@@ -179,9 +180,10 @@ def test_of_models_whose_coordinates_may_differ_alone():
         state = solver.init(mine, None)._replace(known=known)
         small, kept = (np.linalg.eigvalsh(jax.jit(_estimated)(m, state))[0] for m in (mine, other))
         assert 0 < small < 1e-3 and kept > 5
-        prior, unit = (np.float32(0.1), np.float32(1), np.float32(0.02)), np.float32(1)
-        rows = LinearRegression(2, *prior, unit, normal_prior(*prior), Huber.at(2))
-        assert 0 < np.linalg.eigvalsh(jax.jit(_estimated)(rows, state))[0] < 1e-3
+        linear = DPBayesianLinearRegression(bounds=((-1, 1), (-1, 1))).plan(N, 1).model
+        in_units = linear.marginal(linear.init())  # it has axes
+        assert prior_axes(in_units) is not None
+        assert 0 < np.linalg.eigvalsh(jax.jit(_estimated)(in_units, state))[0] < 0.1
         in_found = dataclasses.replace(mine, axes=np.eye(3, dtype=np.float32))
         assert np.linalg.eigvalsh(jax.jit(_estimated)(in_found, state))[0] > 5
         found = jax.jit(type(solver).found)(solver, mine, state)  # no curvature is no trouble
