@@ -70,6 +70,7 @@ def test_without_noise_null_rows_count_for_nothing(compiled_quickly):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The guarantee is void")  # hardly any noise is wanted here
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_null_rows_do_not_narrow_the_posterior(share, compiled_quickly):
     """Also where the mean weight of a row has to be told from the releases."""
