@@ -176,9 +176,8 @@ def test_intercepts_of_rare_outcomes_are_moved_less(monkeypatch):
             rng = np.random.default_rng(seed)
             X = np.clip(rng.normal(size=(3000, 10)), -2, 2)
             y = (rng.uniform(size=3000) < expit(X @ (0.4 * rng.normal(size=10)) - 4.2)).astype(int)
-            model = DPBayesianLogisticRegression(
-                2.0, classes=[0, 1], solver="na-dpvi", random_state=seed
-            ).fit(X, y)
+            how = {"classes": [0, 1], "intercept_scale": 1.0, "random_state": seed}
+            model = DPBayesianLogisticRegression(2.0, solver="na-dpvi", **how).fit(X, y)
             sd = model.posterior_samples_["intercept"].std()
             z[simulated].append((model.intercept_.item() + 4.2) / sd)
     with_rows, without = (np.array(z[key]) for key in (True, False))
