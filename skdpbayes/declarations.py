@@ -11,6 +11,8 @@ import numpy as np
 from skdpbayes.cells import objects, plain
 from skdpbayes.schema import Outcome, Schema
 
+_PREPARED = -1.0, 1.0  # bounds of columns that `make_preprocessor` returns
+
 
 @dataclass(frozen=True, eq=False)
 class Declared:
@@ -51,10 +53,12 @@ class Declared:
 
         Parameters
         ----------
-        bounds : pair (X_bounds, y_bounds), or Schema with an outcome that has bounds
-            `y_bounds` is a pair (low, high), or the outcome of a schema.
+        bounds : pair (X_bounds, y_bounds), Schema with an outcome that has bounds, or Outcome
+            `y_bounds` is a pair (low, high), or the outcome of a schema. Of an outcome alone the
+            columns are in [-1, 1], as those of `make_preprocessor`.
         """
         pair = (bounds, bounds.outcome) if isinstance(bounds, Schema) else bounds
+        pair = (_PREPARED, bounds) if isinstance(bounds, Outcome) else pair
         try:
             of_columns, of_response = pair
             outcome = of_response if isinstance(of_response, Outcome) else None
@@ -63,7 +67,7 @@ class Declared:
         except (TypeError, ValueError):
             raise ValueError(
                 "bounds must be ((X_low, X_high), (y_low, y_high)), or a Schema whose outcome has "
-                f"bounds, got {pair!r}."
+                f"bounds, or that outcome, got {bounds!r}."
             ) from None
         return cls("bounds of X", of_columns, outcome, (low, high))
 

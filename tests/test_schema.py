@@ -31,12 +31,14 @@ from skdpbayes import (
     read_csv,
 )
 from skdpbayes.declarations import public_schema
+from skdpbayes.pipelines import make_private_pipeline
 from skdpbayes.preprocessing import (
     BoundedScaler,
     CategoryEncoder,
     DPStandardScaler,
     NormClipper,
     check_data,
+    make_preprocessor,
 )
 from skdpbayes.schema import Column, Outcome
 
@@ -619,3 +621,23 @@ def test_an_estimator_without_bounds_takes_no_list():
 def test_half_a_character_spoils_its_own_line_alone():
     rows, _ = read_csv(io.StringIO("a,b\n\ud800,1\n2,3\n"), Schema({"a": {}, "b": {}}))
     np.testing.assert_array_equal(rows, [[np.nan, np.nan], [2, 3]])
+
+
+def test_an_outcome_alone_is_of_prepared_columns():
+    """Behind `make_preprocessor`, as the error of a schema with other columns says."""
+    schema = Schema(
+        {"age": {"bounds": [0, 100]}, "ward": {"categories": ["a", "b"]}},
+        {"name": "hours", "bounds": [0, 60]},
+    )
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"age": rng.uniform(20, 90, 500), "ward": rng.choice(["a", "b"], 500)})
+    y = 20 + 0.3 * X["age"].to_numpy() + rng.normal(0, 5, 500)
+    prepare, how = make_preprocessor(schema, drop="first"), {"n_posterior_samples": 20}
+    fits = [
+        make_private_pipeline(prepare, DPBayesianLinearRegression(5.0, bounds=own, **how))
+        for own in (schema.outcome, ((-1, 1), (0, 60)))
+    ]
+    plans = [fit[-1].plan(500, 2).report.public for fit in fits]
+    assert plans[0] == plans[1] and fits[0].fit(X, y).summary().attrs["units"] == "original"
+    with pytest.raises(ValueError, match="or that outcome, got Outcome"):
+        DPBayesianLinearRegression(bounds=Outcome("ill", labels=[0, 1])).plan(10, 2)

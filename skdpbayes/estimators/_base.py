@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from skdpbayes.mechanism.stored import StoredRecords
     from skdpbayes.plans.plan import Plan
 
-_USUAL = 0.9  # share of records that can be used
+_USUAL = 0.95  # share of records that can be used
 _MOST_ROWS = 384  # of a person, in one chunk of a batch
 _LONG = 120.0  # seconds of a fit, by a rough guess, from which on it warns
 _SURE = 4.0  # standard deviations below that share, from which on a fit warns
@@ -526,9 +526,10 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
         if usable.estimate < _USUAL * n - _SURE * usable.std:
             warn_user(
                 f"About {usable} of {n} {self._privacy_unit}s can be used. The others hold missing "
-                "or unreadable cells (such as text in a column that was not encoded), or labels "
-                "that were not declared: check `classes`, the preparation of columns and units of "
-                "`bounds`, or see skdpbayes.preprocessing.check_data (not private).",
+                "or unreadable cells (such as text in a column that was not encoded), or labels or "
+                "categories that were not declared: check the spelling of `classes`, the "
+                "preparation of columns and units of `bounds`, or see "
+                "skdpbayes.preprocessing.check_data (not private).",
                 UserWarning,
             )
 

@@ -81,7 +81,8 @@ class BayesianClassifierMixin(ClassifierMixin):
         rows, null = bounded_rows(X, self._longest * self.data_norm_, intercept=intercept)
         if null.any():
             warn_user(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows."
+                f"{null.sum()} of these rows hold NaN or infinity (a missing cell, or a category "
+                "that an encoder with `drop` does not know): predicted as all-zero rows."
             )
         return rows
 

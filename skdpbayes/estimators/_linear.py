@@ -41,8 +41,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         and exact with "vips".
     delta : float, default=1e-5
         Probability with which the privacy bound may fail; well below one over the number of rows.
-    bounds : tuple (X_bounds, y_bounds) or Schema, default=None
-        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs
+    bounds : tuple (X_bounds, y_bounds), Schema or its outcome, default=None
+        Public ranges of features and response: a `Schema` whose outcome has bounds; that outcome
+        alone, for columns in [-1, 1] as `make_preprocessor` returns them; or two pairs
         ``(low, high)`` of numbers or of arrays of shape (n_features,). The feature ranges may also
         be a dict by column name or a schema, and the response range an outcome. They set the units:
         priors are in units of half a range. With "na-dpvi", a release finds where columns lie

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from skdpbayes.posteriors import GaussianPosterior
     from skdpbayes.posteriors.evidence import Evidence, NormalLikelihood
 
-# `fit` warns if the mean weight of rows is below the first and `moments_edge` below the second.
-_LITTLE, _SURE = 0.1, 0.1
+_LITTLE = 0.1  # mean weight of rows, below which `fit` warns
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
 _DEGREES = 4.0  # of freedom of the default prior of coefficients
 _INTERCEPT_SCALE = 2.5  # of the default prior: a probability of .007 is two of it from one half
@@ -167,7 +166,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     diagnostics_ : dict
         "sgld": ``"r_hat"`` and ``"ess"`` of each parameter. "dpvi": the last ``"clipping_norm"``,
         and with a full-rank guide the ``"last_step"``, in posterior standard deviations; `fit`
-        warns above 1.5. "na-dpvi": the ``"mean_weight"`` of a row. "vips": empty.
+        warns above 1.5. "na-dpvi": the ``"mean_weight"`` of a row, and what it is
+        at most, two standard errors above. "vips": empty.
 
     Notes
     -----
@@ -421,7 +421,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
-        self._warn_if_rows_weigh_little(plan)
+        self._warn_if_rows_weigh_little()
         self._set_classes(plan.facts)
         self._describe(draws)
         self._draws_seed = int(outcome.rng.integers(2**63))
@@ -431,18 +431,14 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             self._likelihood = plan.solver.likelihood(plan.model, outcome.state)
             self._quiet = plan.solver.without_noise(plan.model, outcome.state).std
 
-    def _warn_if_rows_weigh_little(self, plan: Plan) -> None:
+    def _warn_if_rows_weigh_little(self) -> None:
         """Warn if rows weigh little, unless noise alone could make it seem so."""
-        from skdpbayes.plans.gradients import moments_edge
-
-        weight, n = self.diagnostics_.get("mean_weight", 1.0), plan.facts.n_rows
-        if weight >= _LITTLE or n is None:
-            return
-        if moments_edge(self._settings(plan.facts), plan.model.n_columns, n) < _SURE:
+        if self.diagnostics_.get("mean_weight_at_most", 1.0) < _LITTLE:
             warn_user(
-                f"Rows weigh {weight:.0%} of what they could (`diagnostics_`): most are far longer "
-                "than `data_norm`, or cannot be used, and intervals may be wrong. Centre and scale "
-                "columns (BoundedScaler, DPStandardScaler); check_data counts both.",
+                f"Rows weigh {self.diagnostics_['mean_weight']:.0%} of what they could "
+                "(`diagnostics_`): most are far longer than `data_norm`, or cannot be used, and "
+                "intervals may be wrong. Centre and scale columns (BoundedScaler, "
+                "DPStandardScaler); check_data counts both.",
                 UserWarning,
             )
 

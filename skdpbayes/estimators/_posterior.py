@@ -113,7 +113,7 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
         last = self.diagnostics_.get("last_step", 0.0)
         if not last <= LONGEST_LAST_STEP:
             warn_user(
-                f"The fit has not arrived: its last step is {last:.1f} posterior standard "
+                f"The fit has not arrived: its last step is {last:.2f} posterior standard "
                 f"deviations long (should be below {LONGEST_LAST_STEP:g}). Intervals do not tell "
                 "how far it may be from the posterior. Take more n_steps.",
                 ConvergenceWarning,

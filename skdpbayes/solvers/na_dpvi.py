@@ -383,7 +383,11 @@ class NADPVI:
         """
         del model, posterior
         state = jax.device_get(state)
-        found = {"mean_weight": float(sampling_weight(state.known))}
+        at_most = state.known.mean_weight(towards=1.0, errors=2.0, least=0.0)
+        found = {
+            "mean_weight": float(sampling_weight(state.known)),
+            "mean_weight_at_most": float(at_most),
+        }
         weight = np.mean(state.blocks.weight[_LATE:], axis=1)
         if self.simulated is None and weight.any():
             late = weight @ state.blocks.point[_LATE:] / weight.sum()
@@ -539,7 +543,7 @@ def _estimated(model: Model, state: TraceState) -> jax.Array:
     h = _denoised(estimated_curvature, model, state.known)
     # Of other models columns are alike; axes are found such that parameters are. Those of linear
     # regression may hide in noise.
-    doubtful = knows_responses(model) and prior_axes(model) is None
+    doubtful = prior_axes(model) is None and knows_responses(model)
     if doubtful or isinstance(model, HasWorkingPoint):
         h = _without_doubtful(h, state.known)
     return _positive(model, h)

@@ -626,6 +626,10 @@ def test_rows_far_longer_than_their_norm_are_warned_of():
         model.fit(X, y)
     assert model.diagnostics_["mean_weight"] < 0.1
     model.fit((X - [54, 27]) / [36, 4], y)  # filters make a warning an error
+    # Noise that hides the weights of few positives does not make rows long.
+    few, rare = rng.uniform(-1, 1, (3000, 3)), (rng.random(3000) < 0.01).astype(int)
+    for seed in range(4):
+        DPBayesianLogisticRegression(0.5, classes=[0, 1], random_state=seed).fit(few, rare)
     assert model.diagnostics_["mean_weight"] > 0.5
     report = check_data(X, y, estimator=model)
     assert any("4000 of 4000 rows are longer than data_norm=1.41" in own for own in report.findings)
