@@ -527,7 +527,7 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
             warn_user(
                 f"About {usable} of {n} {self._privacy_unit}s can be used. The others hold missing "
                 "or unreadable cells (such as text in a column that was not encoded), or labels or "
-                "categories that were not declared: check the spelling of `classes`, the "
+                "categories that were not declared: check `classes` (spelling counts), the "
                 "preparation of columns and units of `bounds`, or see "
                 "skdpbayes.preprocessing.check_data (not private).",
                 UserWarning,

@@ -204,12 +204,12 @@ def counts(monkeypatch, estimate):
 
 
 def test_few_usable_records_are_warned_of_by_the_release_alone(fitted, monkeypatch):
-    counts(monkeypatch, 319.0)
+    counts(monkeypatch, 339.0)
     with pytest.warns(
-        UserWarning, match=r"About 319 \+- 10 of 400 rows can be used.*check `classes`"
+        UserWarning, match=r"About 339 \+- 10 of 400 rows can be used.*check `classes`"
     ):
         clone(fitted).fit(BITS)  # all of which can be used
-    counts(monkeypatch, 321.0)
+    counts(monkeypatch, 341.0)
     clone(fitted).fit(np.full((400, 2), np.nan))  # none of which can
 
 
