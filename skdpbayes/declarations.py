@@ -11,7 +11,7 @@ import numpy as np
 from skdpbayes.cells import objects, plain
 from skdpbayes.schema import Outcome, Schema
 
-_PREPARED = -1.0, 1.0  # bounds of columns that `make_preprocessor` returns
+PREPARED = -1.0, 1.0  # bounds of columns that `make_preprocessor` returns
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Declared:
             columns are in [-1, 1], as those of `make_preprocessor`.
         """
         pair = (bounds, bounds.outcome) if isinstance(bounds, Schema) else bounds
-        pair = (_PREPARED, bounds) if isinstance(bounds, Outcome) else pair
+        pair = (PREPARED, bounds) if isinstance(bounds, Outcome) else pair
         try:
             of_columns, of_response = pair
             outcome = of_response if isinstance(of_response, Outcome) else None

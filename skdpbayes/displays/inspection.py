@@ -182,9 +182,10 @@ class PosteriorIntervalDisplay(Display):
         if draws.ndim == 1:
             draws = draws[:, None]
         names = _names(estimator, final, parameter, draws.shape[1:]) if names is None else names
-        prepared = " of prepared columns" if len(getattr(estimator, "steps", ())) > 1 else ""
-        coefficient = f"coefficient{prepared}"
-        options.setdefault("quantity", coefficient if parameter == "coef" else parameter)
+        if parameter == "coef":
+            prepared = isinstance(estimator, Pipeline) and len(estimator) > 1
+            parameter = "coefficient of prepared columns" if prepared else "coefficient"
+        options.setdefault("quantity", parameter)
         return cls(draws, names=names, **options).plot(ax)
 
     def _figsize(self) -> tuple[float, float]:

@@ -118,8 +118,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     n_iter_ : int
         Number of rounds run.
     diagnostics_ : dict
-        "na-dpvi": the ``"mean_weight"`` of a row, and the ``"last_step"`` from the late rounds to
-        the estimate, in posterior standard deviations; `fit` warns above 1.5. "vips": empty.
+        "na-dpvi": the ``"mean_weight"`` of a row, its ``"mean_weight_at_most"``, two standard
+        errors above, and the ``"last_step"`` from the late rounds to the estimate, in posterior
+        standard deviations; `fit` warns above 1.5. "vips": empty.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 

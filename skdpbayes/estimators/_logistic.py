@@ -166,8 +166,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     diagnostics_ : dict
         "sgld": ``"r_hat"`` and ``"ess"`` of each parameter. "dpvi": the last ``"clipping_norm"``,
         and with a full-rank guide the ``"last_step"``, in posterior standard deviations; `fit`
-        warns above 1.5. "na-dpvi": the ``"mean_weight"`` of a row, and what it is
-        at most, two standard errors above. "vips": empty.
+        warns above 1.5. "na-dpvi": the ``"mean_weight"`` of a row, and its
+        ``"mean_weight_at_most"``, two standard errors above. "vips": empty.
 
     Notes
     -----

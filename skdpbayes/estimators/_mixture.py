@@ -162,8 +162,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     diagnostics_ : dict
         Estimated number of rows, and diagnostics of the solver: for "vips" the standard deviation
         of the noise in the sums, for "sgld" R-hat and effective sample sizes. "na-dpvi": the
-        ``"mean_weight"`` of a row, and the ``"last_step"`` from the late rounds to the estimate, in
-        posterior standard deviations; `fit` warns above 1.5.
+        ``"mean_weight"`` of a row, its ``"mean_weight_at_most"``, two standard errors above, and
+        the ``"last_step"`` from the late rounds to the estimate, in posterior standard deviations;
+        `fit` warns above 1.5.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 

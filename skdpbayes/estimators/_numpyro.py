@@ -129,9 +129,10 @@ class DPNumPyroModel(ProgramEstimator):
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Diagnostics of the solver. "na-dpvi": the ``"mean_weight"`` of a record. "dpvi": the last
-        ``"clipping_norm"``. Both, the latter with a full-rank guide: the ``"last_step"`` in
-        posterior standard deviations; `fit` warns above 1.5.
+        Diagnostics of the solver. "na-dpvi": the ``"mean_weight"`` of a record, and its
+        ``"mean_weight_at_most"``, two standard errors above. "dpvi": the last ``"clipping_norm"``.
+        Both, the latter with a full-rank guide: the ``"last_step"`` in posterior standard
+        deviations; `fit` warns above 1.5.
     n_iter_ : int
         Number of rounds run.
     n_features_in_, feature_names_in_

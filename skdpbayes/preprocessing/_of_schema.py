@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from sklearn.compose import ColumnTransformer
+from typing import TYPE_CHECKING
 
+from skdpbayes.declarations import PREPARED
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder
 from skdpbayes.schema import Schema
+
+if TYPE_CHECKING:
+    from sklearn.compose import ColumnTransformer
 
 
 def make_preprocessor(
     schema: Schema,
     *,
-    feature_range: tuple[float, float] = (-1.0, 1.0),
+    feature_range: tuple[float, float] = PREPARED,
     drop: str | dict[str, object] | None = None,
 ) -> ColumnTransformer:
     """Transformer of a data frame: numbers are scaled by their bounds, categories encoded.
@@ -53,6 +57,8 @@ def make_preprocessor(
     >>> prepare.get_feature_names_out().tolist()
     ['age', 'ward_north', 'ward_south']
     """
+    from sklearn.compose import ColumnTransformer
+
     if not isinstance(schema, Schema):
         raise ValueError(f"schema must be a Schema, got {type(schema).__name__}.")
     categories = [own.name for own in schema.columns if own.kind == "category"]

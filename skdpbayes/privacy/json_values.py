@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
 
 
 def positive(value: Any, name: str) -> float:
@@ -23,11 +23,35 @@ def texts(values: Iterable[str], name: str) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-def pure(value: Any, name: str) -> Any:
+def pure(value: object, name: str) -> Any:
     """Return `value` rebuilt from JSON's types, or raise ValueError.
 
     NumPy scalars and arrays are converted.
     """
+
+    def refuse(own: object) -> NoReturn:
+        raise ValueError(f"{name} must be made of numbers, strings, lists and dicts, got {own!r}.")
+
+    return _rebuilt(value, refuse, lambda array: array.tolist())
+
+
+def told(value: object) -> Any:
+    """Return `value` in JSON's types, with a text for what they have no name for, such as dates."""
+
+    def in_text(own: object) -> list[Any] | str:
+        if isinstance(own, Iterable) and not isinstance(own, bytes):
+            return [told(item) for item in own]
+        return str(own)
+
+    def listed(array: Any) -> Any:  # nanoseconds would be numbers
+        of_dates = str(getattr(array, "dtype", "")).startswith(("datetime64", "timedelta64"))
+        return (array.astype(str) if of_dates else array).tolist()
+
+    return _rebuilt(value, in_text, listed)
+
+
+def _rebuilt(value: Any, other: Callable[[object], Any], listed: Callable[[Any], Any]) -> Any:
+    """`value` in JSON's types: `listed` makes lists of arrays, and `other` is for all else."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, numbers.Integral):
@@ -35,26 +59,12 @@ def pure(value: Any, name: str) -> Any:
     if isinstance(value, numbers.Real):
         return float(value)
     if isinstance(value, Mapping):
-        return {str(key): pure(item, name) for key, item in value.items()}
+        return {str(key): _rebuilt(item, other, listed) for key, item in value.items()}
     if hasattr(value, "tolist"):
-        return pure(value.tolist(), name)
+        return _rebuilt(listed(value), other, listed)
     if isinstance(value, (list, tuple, set, frozenset, range)):
-        return [pure(item, name) for item in value]
-    raise ValueError(f"{name} must be made of numbers, strings, lists and dicts, got {value!r}.")
-
-
-def told(value: Any) -> Any:
-    """Return `value` in JSON's types, with a text for what they have no name for, such as dates."""
-    if value is None or isinstance(value, (bool, str, int, float)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): told(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):
-        of_dates = getattr(getattr(value, "dtype", None), "kind", "") in "mM"
-        return told((value.astype(str) if of_dates else value).tolist())
-    if isinstance(value, Iterable) and not isinstance(value, bytes):
-        return [told(item) for item in value]
-    return str(value)
+        return [_rebuilt(item, other, listed) for item in value]
+    return other(value)
 
 
 def finite(value: Any) -> Any:

@@ -163,7 +163,7 @@ def _origin(record: Mapping[str, Any], spent: PrivacySpent) -> list[tuple[str, s
     ]
 
 
-def _brief(value: Any) -> Any:
+def _brief(value: object) -> object:
     """A public value in which a table of its own stands for a schema."""
     if not isinstance(value, Mapping):
         return value

@@ -207,7 +207,7 @@ def schemas(spent: PrivacySpent) -> list[tuple[str, Mapping[str, Any]]]:
     return declared
 
 
-def is_schema(value: Any) -> bool:
+def is_schema(value: object) -> bool:
     """Whether a public value is a schema, as its `to_dict` tells it."""
     if not isinstance(value, Mapping) or not value or set(value) - {"columns", "outcome"}:
         return False

@@ -413,7 +413,6 @@ def test_no_release_is_too_odd_for_them(kind):
         assert (model.posterior_.std > 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:Rows weigh")  # as they must: none is usable
 def test_a_release_that_knows_no_curvature_leaves_the_prior():
     """Without usable records the released curvature may be negative, and that of the rows zero."""
     X, unknown = np.random.default_rng(0).uniform(-1, 1, size=(2000, 3)), np.full(2000, 2)
