@@ -222,11 +222,11 @@ class CategoricalSimulator(_FamilySimulator):
 
 
 def _common_scale(rng: np.random.Generator) -> float:
-    """Draw of the common scale factor, of at most one: under larger ones labels are separable."""
-    from skdpbayes.solvers.normal_posterior import COMMON_WORTH
+    """Draw of the common scale factor, of at most one: under larger ones labels are separable.
 
-    inverse_square = stats.gamma(COMMON_WORTH / 2, scale=2 / COMMON_WORTH)
-    return float(inverse_square.isf(rng.random() * inverse_square.sf(1)) ** -0.5)
+    The logarithm of its square has a logistic distribution (`over_common_scales`).
+    """
+    return float(np.exp(stats.logistic.ppf(rng.random() / 2) / 2))
 
 
 class LogisticSimulator(Simulator):

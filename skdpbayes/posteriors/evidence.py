@@ -43,6 +43,9 @@ class NormalLikelihood:
         Variances of the coefficients over which the slopes of scores in it are means. None: zero.
     believed : float
         Power of the common scale factor of priors in the fit (`normal_given`).
+    by_factor : tuple of three arrays, optional
+        The first three attributes under each factor of the prior's common scale, by a first axis
+        (`over_common_scales`). They themselves are averages.
     """
 
     information: np.ndarray
@@ -52,16 +55,22 @@ class NormalLikelihood:
     moments: np.ndarray | None = None
     averaged: np.ndarray | None = None
     believed: float = 1.0
+    by_factor: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     def mapped(self, axes: ArrayLike) -> NormalLikelihood:
         """Likelihood of ``axes @ coefficients``."""
         back = np.linalg.inv(np.asarray(axes, np.float64))
+        by_factor = self.by_factor
+        if by_factor is not None:
+            information, linear, reported = by_factor
+            by_factor = (back.T @ information @ back, linear @ back, back.T @ reported @ back)
         return NormalLikelihood(
             back.T @ self.information @ back,
             back.T @ self.linear,
             back.T @ self.reported @ back,
             None if self.centre is None else np.asarray(axes, np.float64) @ self.centre,
             believed=self.believed,
+            by_factor=by_factor,
         )
 
     def moved(self, mean: np.ndarray) -> float:
@@ -77,6 +86,14 @@ class NormalLikelihood:
     def among(self, kept: np.ndarray) -> NormalLikelihood:
         """Likelihood of the coefficients in a mask, given that the others are zero."""
         square = np.ix_(kept, kept)
+        by_factor = self.by_factor
+        if by_factor is not None:
+            information, linear, reported = by_factor
+            by_factor = (
+                information[:, kept][:, :, kept],
+                linear[:, kept],
+                reported[:, kept][:, :, kept],
+            )
         return replace(
             self,
             information=self.information[square],
@@ -85,6 +102,7 @@ class NormalLikelihood:
             centre=None,
             moments=None,
             averaged=None,
+            by_factor=by_factor,
         )
 
 

@@ -58,6 +58,7 @@ from skdpbayes.models.base import (
     identified,
     parameter_blocks,
     prior_axes,
+    prior_common_scale,
     prior_matrix,
     score_scale,
     score_unit,
@@ -80,7 +81,13 @@ from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.solvers.averages import Averages, average, doubted, over
 from skdpbayes.solvers.base import Query, Round, Scales, Sums, arithmetic
-from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
+from skdpbayes.solvers.normal_posterior import (
+    REACH,
+    averaged_given,
+    gained,
+    normal_given,
+    within_reach,
+)
 from skdpbayes.solvers.released_curvature import (
     Curvature,
     Foreseen,
@@ -345,12 +352,14 @@ class NADPVI:
             found.mean,
             averaged=None if self.simulated is None else found.alike * variances,
             believed=float(found.alike),
+            by_factor=found.by_factor,
         )
 
     def found(self, model: Model, state: TraceState) -> Found:
         """Posterior and likelihood, to be traced.
 
-        The mean is that of the last round, unless rows are simulated. A mean by the final estimate
+        The mean is that of the last round, unless rows are simulated or the prior has a common
+        scale. A mean by the final estimate
         of the curvature would follow the noise: it takes whole steps in directions of little
         curvature, where errors of the other coefficients show.
         """
@@ -362,8 +371,11 @@ class NADPVI:
         unclear = _look(model, state).unclear
         information, linear = _learnt(model, state, asked, unclear)
         reported = _learnt(model, state, estimated, unclear)
-        precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
         likelihood = Likelihood(information, linear, reported[0])
+        if prior_common_scale(model) is not None:
+            mean, precision = averaged_given(model, *likelihood)
+            return Found(mean, precision, likelihood, jnp.ones(()))
+        precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
         return Found(state.theta, precision, likelihood, jnp.ones(()))
 
     def programs(self, model: Model, state: TraceState) -> Iterator[Lowered]:

@@ -6,19 +6,20 @@ variational Bayes replaces each precision by its expectation,
     E[precision] = (df + 1) / (df scale^2 + E[(t - mean)^2]),
 
 and is iterated by the caller: `na-dpvi` in its rounds, `vips` of logistic regression to a fixed
-point. Priors of J coefficients may have a common scale factor r as well. Its inverse square has a
-gamma prior that is worth one coefficient, and the expectation
+point. Priors of J coefficients may have a common scale factor r as well. In rounds its inverse
+square has a gamma prior that is worth one coefficient, and the expectation
 
     E[r^-2] = (k + J) / (k + S),  S = sum of E[precision] E[(t - mean)^2],  k = 1,
 
 with precisions in units of ``scale^-2 r^-2``. Noise passes for size: where coefficients are larger
-than their prior says, S > J, a cautious rule takes k = J, and r is at most `LARGEST_COMMON`.
-See ``docs/solvers/na-dpvi.md``.
+than their prior says, S > J, a cautious rule takes k = J, and r is at most `LARGEST_COMMON`. At the
+end the posterior is averaged over r (`over_common_scales`). See ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,42 +40,167 @@ from skdpbayes.models.protocols import HasHyperPrior
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 
+Moments = tuple[jax.Array, jax.Array]  # mean and covariance
+
 REACH = 6.0  # prior standard deviations within which estimates lie
 # The inverse square of the common scale factor has a gamma prior, whose shape and rate are half of
 # this: it is worth one coefficient, of the size that the prior says.
 COMMON_WORTH = 1.0
 LARGEST_COMMON = 8.0  # common scale factor
 _COMMON_SWEEPS = 20  # until it agrees with the precisions
+_COMMON_SCALES = 2.0 ** np.arange(-4, 4)  # at which posteriors are found
+_NEGLIGIBLE = 6.0  # log density of a factor, below the likeliest, that does not matter
+_BETWEEN = 8  # steps of the integral from one of them to the next
 _SWEEPS = 60  # until the precisions of Student t priors are those expected
 
 
 def posterior_given(model: Model, likelihood: NormalLikelihood) -> GaussianPosterior:
     """Normal posterior of a model's parameters, as `na-dpvi` reports it."""
+    own = likelihood
+    parts = (own.information, own.linear, own.reported)
     with jax.enable_x64(True):
-        own = likelihood
-        parts = (own.information, own.linear, own.reported, own.believed)
-        mean, precision = _given(model, *(np.asarray(x, np.float64) for x in parts))
+        if own.by_factor is not None and prior_common_scale(model) is not None:
+            parts = own.by_factor
+        exact = (np.asarray(x, np.float64) for x in (*parts, own.believed))
+        mean, precision = _averaged(model, *exact)
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
 
-@partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _given(
+def averaged_given(
     model: Model,
     information: jax.Array,
     linear: jax.Array,
     reported: jax.Array,
-    believed: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Mean and precision of `posterior_given`."""
-
-    def sweep(_: jax.Array, before: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        found, precision = normal_given(model, information, linear, before, believed)
-        return within_reach(model, found, REACH), jnp.linalg.inv(precision)
-
-    start = prior_mean(model), jnp.linalg.inv(prior_matrix(model))
+    believed: jax.Array | float = 1.0,
+) -> Moments:
+    """Mean and precision of `posterior_given`, where parts may have a first axis of factors."""
     sweeps = 1 if prior_degrees(model) is None else _SWEEPS
-    mean, covariance = jax.lax.fori_loop(0, sweeps, sweep, start)
-    return mean, normal_given(model, reported, linear, (mean, covariance), believed)[1]
+    start = prior_mean(model), jnp.linalg.inv(prior_matrix(model))
+
+    def found(start: Moments, factor: jax.Array | None) -> tuple[Moments, Under]:
+        under = (information, linear, reported)
+        if linear.ndim == 2:
+            under = (information[factor], linear[factor], reported[factor])
+
+        def sweep(_: jax.Array, before: Moments) -> Moments:
+            at, precision = normal_given(model, *under[:2], before, believed, common_of(factor))
+            return within_reach(model, at, REACH), jnp.linalg.inv(precision)
+
+        at = jax.lax.fori_loop(0, sweeps, sweep, start)
+        precision = normal_given(model, under[2], under[1], at, believed, common_of(factor))[1]
+        mean, covariance = at
+        return at, Under(mean, covariance, jnp.linalg.inv(precision), ())
+
+    averaged = over_common_scales(model, found, start, None, believed)[0]
+    return averaged.mean, jnp.linalg.inv(averaged.reported)
+
+
+_averaged = jax.jit(averaged_given, compiler_options=LITTLE_EFFORT)
+
+
+def common_of(factor: jax.Array | None) -> jax.Array | None:
+    """Inverse square of one of the factors of `over_common_scales`, by index."""
+    return None if factor is None else jnp.asarray(_COMMON_SCALES**-2.0)[factor]
+
+
+class Under(NamedTuple):
+    """Posterior under one common scale factor, under each of them, or averaged."""
+
+    mean: jax.Array  # (p,)
+    covariance: jax.Array  # (p, p)
+    reported: jax.Array  # covariance that is reported, (p, p)
+    likelihood: Any  # a tree of arrays
+
+
+class _Followed(NamedTuple):
+    """Where `over_common_scales` has come to."""
+
+    start: Any  # for the next factor
+    under: Under
+    slope: jax.Array  # of the log posterior density of log r
+    log: jax.Array  # that density, over the one of the first factor
+
+
+def over_common_scales(
+    model: Model,
+    found: Callable[[Any, jax.Array | None], tuple[Any, Under]],
+    start: Any,
+    moments: Moments | None,
+    believed: jax.Array | float = 1.0,
+) -> tuple[Under, Under | None]:
+    """Posterior averaged over the common scale factor r of the prior, and under each factor.
+
+    Where the prior has none, it is the one posterior, and None.
+
+    Along the fixed points of variational Bayes the derivative of the log evidence by log r is
+    ``believed (S - J)``: all else is stationary there. So no value of it is needed, but for the
+    sizes S under a few factors. Between these log S is linear in log r, nearly: it is constant
+    without data, and falls by two where data decide.
+
+    Parameters
+    ----------
+    model : Model
+    found : callable
+        Next start and posterior, given a start and the index of a factor (`common_of`), or None.
+    start : tree of arrays
+    moments : pair of arrays of shapes (p,) and (p, p), optional
+        Mean and covariance of the parameters, about as they will be found. None: unknown.
+    believed : float
+        Power of the factor, from 0 (none) to 1.
+    """
+    shared = prior_common_scale(model)
+    if shared is None:
+        return found(start, None)[1], None
+    n_shared = jnp.sum(shared)
+    logs, n = jnp.log(_COMMON_SCALES), len(_COMMON_SCALES)
+    step = logs[1] - logs[0]
+
+    def follow(
+        before: tuple[_Followed, _Followed], at: jax.Array
+    ) -> tuple[tuple[_Followed, _Followed], tuple[Under, jax.Array]]:
+        last, turn = before
+        last = jax.tree.map(lambda x, y: jnp.where(at == first - 1, y, x), last, turn)
+        way = jnp.where(at > first, step, -step) * (at != first)
+        start, under = jax.lax.cond(
+            last.log + way * last.slope > -_NEGLIGIBLE,
+            lambda: found(last.start, at),
+            lambda: (last.start, last.under),
+        )
+        size = _size(model, under.mean, under.covariance, jnp.exp(-2 * believed * logs[at]))
+        slope = believed * (size - n_shared) - 2 * jnp.tanh(logs[at]) - n_shared * (logs[at] > 0)
+        now = _Followed(start, under, slope, last.log + way * (slope + last.slope) / 2)
+        turn = jax.tree.map(lambda x, y: jnp.where(at == first, x, y), now, turn)
+        return (now, turn), (under, size)
+
+    # From the likeliest factor upwards, and from there downwards, as far as factors matter.
+    likeliest = 0 if moments is None else jnp.log(_expected_common(model, *moments, 1.0)) / -2
+    first = jnp.argmin(jnp.abs(logs - likeliest))
+    upwards = jnp.arange(n) + first
+    order = jnp.where(upwards < n, upwards, n - 1 - jnp.arange(n))
+    nothing = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(found, start, first)[1]
+    )
+    nowhere = _Followed(start, nothing, jnp.zeros(()), jnp.zeros(()))
+    _, unsorted = jax.lax.scan(follow, (nowhere, nowhere), order)
+    under, size = jax.tree.map(lambda x: x[jnp.argsort(order)], unsorted)
+
+    fine = jnp.linspace(logs[0], logs[-1], _BETWEEN * (n - 1) + 1)
+    slope = believed * (jnp.exp(jnp.interp(fine, logs, jnp.log(size))) - n_shared)
+    rises = (fine[1] - fine[0]) * (slope[1:] + slope[:-1]) / 2
+    log_evidence = jnp.concatenate([jnp.zeros(1), jnp.cumsum(rises)])
+    # That of log r^2 is logistic, times r^-J above one: noise passes for size.
+    log_prior = -2 * jnp.logaddexp(fine, -fine) - n_shared * fine.clip(0)
+    weight = jax.nn.softmax(log_evidence + log_prior)
+
+    shares = jnp.maximum(0, 1 - jnp.abs(fine[:, None] - logs) / step)
+    weights = weight @ shares
+    averaged = jax.tree.map(lambda x: jnp.tensordot(weights, x, 1), under)
+    away = shares @ under.mean - averaged.mean
+    moved = (away.T * weight) @ away
+    averaged = averaged._replace(
+        covariance=averaged.covariance + moved, reported=averaged.reported + moved
+    )
+    return averaged, under
 
 
 def gained(h: jax.Array, spread: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -90,6 +216,7 @@ def normal_given(
     linear: jax.Array,
     before: tuple[jax.Array, jax.Array],
     believed: jax.Array | float = 1.0,
+    common: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of the parameters t under ``linear't - t' information t / 2``.
 
@@ -104,50 +231,72 @@ def normal_given(
         expectation. At the fixed point they are those of the result.
     believed : float
         Power of the common scale factor, from 0 (none) to 1.
+    common : float, optional
+        Inverse square of the factor. None: its expectation.
     """
     start = prior_mean(model)
     if isinstance(model, HasHyperPrior):
         prior = model.expected_precision(*before)
     else:
-        prior = prior_matrix(model, _factors(model, start, *before, believed))
+        prior = prior_matrix(model, _factors(model, *before, believed, common))
     precision = information + prior
     return start + jnp.linalg.solve(precision, linear - information @ start), precision
 
 
+def _squares(model: Model, mean: jax.Array, covariance: jax.Array) -> jax.Array:
+    """Expected squares of the parameters, over those of the prior's scales."""
+    away, axes = mean - prior_mean(model), prior_axes(model)
+    if axes is not None:
+        away, covariance = axes @ away, axes @ covariance @ axes.T
+    return (away**2 + jnp.diag(covariance)) / prior_variance(model)
+
+
+def _size(
+    model: Model, mean: jax.Array, covariance: jax.Array, common: jax.Array | float
+) -> jax.Array:
+    """S, in units of scales with the common factor."""
+    df, shared = prior_degrees(model), prior_common_scale(model)
+    assert df is not None and shared is not None
+    square = common * _squares(model, mean, covariance)
+    return jnp.sum(shared * (df + 1) / (df + square) * square)
+
+
 def _factors(
     model: Model,
-    start: jax.Array,
     mean: jax.Array,
     covariance: jax.Array,
     believed: jax.Array | float,
+    given: jax.Array | None = None,
 ) -> jax.Array | float:
     """Expected precisions, times the squared scales of the prior."""
     df = prior_degrees(model)
     if df is None:
         return 1.0
-    away, axes = mean - start, prior_axes(model)
-    if axes is not None:
-        away, covariance = axes @ away, axes @ covariance @ axes.T
-    square = (away**2 + jnp.diag(covariance)) / prior_variance(model)
-
-    def own(common: jax.Array | float) -> jax.Array:
-        return (df + 1) / (df + common * square)
-
-    shared = prior_common_scale(model)
+    square, shared = _squares(model, mean, covariance), prior_common_scale(model)
     if shared is None:
-        return own(1.0)
+        return (df + 1) / (df + square)
+    common = (
+        _expected_common(model, mean, covariance, believed) if given is None else given**believed
+    )
+    common = jnp.where(shared > 0, common, 1)
+    return common * (df + 1) / (df + common * square)
 
+
+def _expected_common(
+    model: Model, mean: jax.Array, covariance: jax.Array, believed: jax.Array | float
+) -> jax.Array:
+    """Expected inverse square of the common scale factor."""
+    shared = prior_common_scale(model)
+    assert shared is not None
     n_shared = jnp.sum(shared)
 
     def sweep(_: jax.Array, common: jax.Array) -> jax.Array:
-        size = jnp.sum(shared * own(common) * square)
+        size = _size(model, mean, covariance, common) / common
         worth = jnp.where(size > n_shared, n_shared, COMMON_WORTH)
         expected = (worth + n_shared) / (worth + size)
         return jnp.maximum(LARGEST_COMMON**-2, expected) ** believed
 
-    common = jax.lax.fori_loop(0, _COMMON_SWEEPS, sweep, jnp.ones(()))
-    common = jnp.where(shared > 0, common, 1)
-    return common * own(common)
+    return jax.lax.fori_loop(0, _COMMON_SWEEPS, sweep, jnp.ones(()))
 
 
 def within_reach(model: Model, mean: jax.Array, deviations: float) -> jax.Array:

@@ -34,7 +34,14 @@ from skdpbayes.models.normal_rows import Bends, Expected
 from skdpbayes.models.protocols import Number
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.solvers.averages import Averages, average, doubted
-from skdpbayes.solvers.normal_posterior import REACH, normal_given, within_reach
+from skdpbayes.solvers.normal_posterior import (
+    REACH,
+    Under,
+    common_of,
+    normal_given,
+    over_common_scales,
+    within_reach,
+)
 from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
 
 _FACTOR = 0.01  # prior variance of the ratio of the records' curvature to that of simulated rows
@@ -63,6 +70,7 @@ class Found(NamedTuple):
     precision: jax.Array  # (P, P)
     likelihood: Likelihood
     alike: jax.Array  # share in which simulated rows are believed; one without
+    by_factor: Likelihood | None = None  # of the prior's common scale, with a first axis
 
 
 class Sweep(NamedTuple):
@@ -311,7 +319,7 @@ def found_with(
         spread = jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling
         return bent(bends, covariance, h, spread, seen.score, mean)
 
-    def sweep(last: Sweep) -> Sweep:
+    def sweep(last: Sweep, common: jax.Array | None) -> Sweep:
         number, _, mean, covariance, *before = last
         # Whole steps may oscillate: a wide posterior has little information, and a narrow one much.
         share = jnp.where(number > 0, _STEP, 1)
@@ -320,7 +328,7 @@ def found_with(
             for old, new in zip(before, learnt(mean, covariance), strict=True)
         )
         at = (mean, covariance)
-        found, precision = normal_given(model, information, linear, at, like.alike)
+        found, precision = normal_given(model, information, linear, at, like.alike, common)
         covariance = jnp.linalg.inv(precision)
         move = found - mean
         moved = jnp.sqrt(jnp.mean(move**2 / jnp.diag(covariance)))
@@ -334,8 +342,19 @@ def found_with(
     size, zero = start.mean.size, jnp.zeros(())
     nothing = jnp.zeros((size, size)), jnp.zeros(size)
     first = Sweep(zero, zero + jnp.inf, start.mean, start.covariance, *nothing)
-    _, _, mean, covariance, information, linear = jax.lax.while_loop(goes_on, sweep, first)
-    at = (mean, covariance)
-    reported = learnt(*at, reported=True)[0]
-    precision = normal_given(model, reported, linear, at, like.alike)[1]
-    return Found(mean, precision, Likelihood(information, linear, reported), like.alike)
+
+    def found(first: Sweep, factor: jax.Array | None) -> tuple[Sweep, Under]:
+        common = common_of(factor)
+        last = jax.lax.while_loop(goes_on, lambda x: sweep(x, common), first)
+        _, _, mean, covariance, information, linear = last
+        at = (mean, covariance)
+        reported = learnt(*at, reported=True)[0]
+        precision = normal_given(model, reported, linear, at, like.alike, common)[1]
+        under = Under(*at, jnp.linalg.inv(precision), Likelihood(information, linear, reported))
+        return last._replace(number=zero + 1, moved=first.moved), under
+
+    moments = (start.mean, start.covariance)
+    averaged, under = over_common_scales(model, found, first, moments, like.alike)
+    precision = jnp.linalg.inv(averaged.reported)
+    by_factor = None if under is None else under.likelihood
+    return Found(averaged.mean, precision, averaged.likelihood, like.alike, by_factor)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes.solvers.normal_posterior import _factors, normal_given
+from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.solvers.normal_posterior import _factors, normal_given, posterior_given
 
 
 class Model(NamedTuple):
@@ -148,7 +149,7 @@ def test_the_common_scale_follows_large_parameters(size, believed, expected):
     model = Model(np.zeros(p), np.ones(p), 1e9, np.ones(p))
     truth = size * np.tile([1.0, -1.0], p // 2)
     with jax.enable_x64(True):
-        state = jnp.zeros(p), jnp.asarray(truth), jnp.zeros((p, p))
+        state = jnp.asarray(truth), jnp.zeros((p, p))
         factors = _factors(model, *state, believed)
     np.testing.assert_allclose(factors, expected, rtol=2e-3)
 
@@ -171,10 +172,57 @@ def test_large_parameters_among_small_ones_do_not_hide_the_common_scale():
     model = Model(np.zeros(p), np.ones(p), 4.0, np.ones(p))
     mean = np.r_[np.full(large, 3.0), np.full(p - large, 0.2)]
     with jax.enable_x64(True):
-        factors = _factors(model, jnp.zeros(p), jnp.asarray(mean), jnp.zeros((p, p)), 1.0)
+        factors = _factors(model, jnp.asarray(mean), jnp.zeros((p, p)), 1.0)
     common = 1.0
     for _ in range(1000):
         size = np.sum(5 * mean**2 / (4 + common * mean**2))
         common = (1 + p) / (1 + size)
     assert common > 2
     np.testing.assert_allclose(factors, 5 * common / (4 + common * mean**2), rtol=0.1)
+
+
+def exact_over_factors(model, information, linear, believed):
+    """Posterior moments under normal priors, by quadrature over the logarithm of the factor."""
+    log_factors = np.linspace(np.log(1 / 16), np.log(8), 2_001)
+    shared, found, log_weights = model.common_scale > 0, [], []
+    about = linear - information @ model.centre
+    for log_factor in log_factors:
+        prior = np.where(shared, np.exp(-2 * believed * log_factor), 1) / model.scale**2
+        precision = information + np.diag(prior)
+        mean = np.linalg.solve(precision, about)
+        evidence = np.sum(np.log(prior)) - np.linalg.slogdet(precision)[1] + about @ mean
+        own = stats.logistic.logpdf(2 * log_factor) - shared.sum() * max(log_factor, 0)
+        found.append((mean, np.linalg.inv(precision)))
+        log_weights.append(own + evidence / 2)
+    weights = np.exp(np.array(log_weights) - max(log_weights))
+    weights /= weights.sum()
+    means, covariances = (np.array(x) for x in zip(*found, strict=True))
+    mean = weights @ means
+    away = means - mean
+    return model.centre + mean, np.tensordot(weights, covariances, 1) + (away.T * weights) @ away
+
+
+@pytest.mark.parametrize("believed", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize(
+    "strength, size",
+    [(0.0, 0.0), (0.5, 1.0), (30.0, 0.1), (30.0, 0.8), (3.0, 3.0), (300.0, 6.0)],
+)
+def test_the_posterior_is_averaged_over_the_common_scale(strength, size, believed):
+    """Beside quadrature, under priors that are nearly normal; two of the parameters have none.
+
+    Between factors of two moments are interpolated: chords of squares are a bit above them.
+    """
+    rng, p = np.random.default_rng(3), 8
+    root = rng.normal(size=(p, p))
+    information = strength * (root @ root.T / p + np.eye(p))
+    centre, scale = rng.normal(size=p), rng.uniform(0.5, 2, p)
+    truth = size * scale * np.r_[rng.normal(size=p - 2), 1, -1]
+    linear = information @ (centre + truth) + rng.normal(size=p) * strength**0.5
+    model = Model(centre, scale, 1e9, np.r_[np.ones(p - 2), 0, 0])
+    found = posterior_given(
+        model, NormalLikelihood(information, linear, information, believed=believed)
+    )
+    mean, covariance = exact_over_factors(model, information, linear, believed)
+    std = np.sqrt(np.diag(covariance))
+    assert (np.abs(found.mean - mean) < 0.08 * std).all()
+    np.testing.assert_allclose(found.std, std, rtol=0.075)
