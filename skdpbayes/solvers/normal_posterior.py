@@ -49,6 +49,7 @@ COMMON_WORTH = 1.0
 LARGEST_COMMON = 8.0  # common scale factor
 _COMMON_SWEEPS = 20  # until it agrees with the precisions
 _COMMON_SCALES = 2.0 ** np.arange(-4, 4)  # at which posteriors are found
+_FROM = 2  # by so many of them below the likely one is the first
 _NEGLIGIBLE = 6.0  # log density of a factor, below the likeliest, that does not matter
 _BETWEEN = 8  # steps of the integral from one of them to the next
 _SWEEPS = 60  # until the precisions of Student t priors are those expected
@@ -119,6 +120,8 @@ class _Followed(NamedTuple):
     under: Under
     slope: jax.Array  # of the log posterior density of log r
     log: jax.Array  # that density, over the one of the first factor
+    most: jax.Array  # of these until here
+    ended: jax.Array  # whether it rises again after a maximum
 
 
 def over_common_scales(
@@ -155,6 +158,11 @@ def over_common_scales(
     logs, n = jnp.log(_COMMON_SCALES), len(_COMMON_SCALES)
     step = logs[1] - logs[0]
 
+    def slopes(log_factor: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Of the log evidence, and of the log posterior density."""
+        evidence = believed * (size - n_shared)
+        return evidence, evidence - 2 * jnp.tanh(log_factor) - n_shared * (log_factor > 0)
+
     def follow(
         before: tuple[_Followed, _Followed], at: jax.Array
     ) -> tuple[tuple[_Followed, _Followed], tuple[Under, jax.Array]]:
@@ -162,35 +170,41 @@ def over_common_scales(
         last = jax.tree.map(lambda x, y: jnp.where(at == first - 1, y, x), last, turn)
         way = jnp.where(at > first, step, -step) * (at != first)
         start, under = jax.lax.cond(
-            last.log + way * last.slope > -_NEGLIGIBLE,
+            (last.log + way * last.slope > last.most - _NEGLIGIBLE) & ~last.ended,
             lambda: found(last.start, at),
             lambda: (last.start, last.under),
         )
         size = _size(model, under.mean, under.covariance, jnp.exp(-2 * believed * logs[at]))
-        slope = believed * (size - n_shared) - 2 * jnp.tanh(logs[at]) - n_shared * (logs[at] > 0)
-        now = _Followed(start, under, slope, last.log + way * (slope + last.slope) / 2)
+        slope = slopes(logs[at], size)[1]
+        ended = last.ended | ((way > 0) & (last.slope < 0) & (slope > 0))
+        log = last.log + way * (slope + last.slope) / 2
+        now = _Followed(start, under, slope, log, jnp.maximum(log, last.most), ended)
         turn = jax.tree.map(lambda x, y: jnp.where(at == first, x, y), now, turn)
-        return (now, turn), (under, size)
+        return (now, turn._replace(most=now.most)), (under, size)
 
-    # From the likeliest factor upwards, and from there downwards, as far as factors matter.
-    likeliest = 0 if moments is None else jnp.log(_expected_common(model, *moments, 1.0)) / -2
-    first = jnp.argmin(jnp.abs(logs - likeliest))
+    # From a small factor upwards, and from there downwards, as far as factors matter. Where noise
+    # hides much there are large solutions as well, under which labels are nearly separable: only
+    # the first maximum counts.
+    likely = 0 if moments is None else jnp.log(_expected_common(model, *moments, 1.0)) / -2
+    first = (jnp.argmin(jnp.abs(logs - likely)) - _FROM).clip(0)
     upwards = jnp.arange(n) + first
     order = jnp.where(upwards < n, upwards, n - 1 - jnp.arange(n))
     nothing = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(found, start, first)[1]
     )
-    nowhere = _Followed(start, nothing, jnp.zeros(()), jnp.zeros(()))
+    zero = jnp.zeros(())
+    nowhere = _Followed(start, nothing, zero, zero, zero, zero > 0)
     _, unsorted = jax.lax.scan(follow, (nowhere, nowhere), order)
     under, size = jax.tree.map(lambda x: x[jnp.argsort(order)], unsorted)
 
     fine = jnp.linspace(logs[0], logs[-1], _BETWEEN * (n - 1) + 1)
-    slope = believed * (jnp.exp(jnp.interp(fine, logs, jnp.log(size))) - n_shared)
-    rises = (fine[1] - fine[0]) * (slope[1:] + slope[:-1]) / 2
-    log_evidence = jnp.concatenate([jnp.zeros(1), jnp.cumsum(rises)])
-    # That of log r^2 is logistic, times r^-J above one: noise passes for size.
+    evidence, slope = slopes(fine, jnp.exp(jnp.interp(fine, logs, jnp.log(size))))
+    rises = (fine[1] - fine[0]) * (evidence[1:] + evidence[:-1]) / 2
+    # The prior of log r^2 is logistic, times r^-J above one: noise passes for size.
     log_prior = -2 * jnp.logaddexp(fine, -fine) - n_shared * fine.clip(0)
-    weight = jax.nn.softmax(log_evidence + log_prior)
+    log_density = jnp.concatenate([jnp.zeros(1), jnp.cumsum(rises)]) + log_prior
+    again = jnp.cumsum((jnp.cumsum(slope < 0) > 0) & (slope > 0)) > 0
+    weight = jax.nn.softmax(jnp.where(again, -jnp.inf, log_density))
 
     shares = jnp.maximum(0, 1 - jnp.abs(fine[:, None] - logs) / step)
     weights = weight @ shares
