@@ -49,7 +49,6 @@ COMMON_WORTH = 1.0
 LARGEST_COMMON = 8.0  # common scale factor
 _COMMON_SWEEPS = 20  # until it agrees with the precisions
 _COMMON_SCALES = 2.0 ** np.arange(-4, 4)  # at which posteriors are found
-_FROM = 2  # by so many of them below the likely one is the first
 _NEGLIGIBLE = 6.0  # log density of a factor, below the likeliest, that does not matter
 _BETWEEN = 8  # steps of the integral from one of them to the next
 _SWEEPS = 60  # until the precisions of Student t priors are those expected
@@ -92,7 +91,7 @@ def averaged_given(
         mean, covariance = at
         return at, Under(mean, covariance, jnp.linalg.inv(precision), ())
 
-    averaged = over_common_scales(model, found, start, None, believed)[0]
+    averaged = over_common_scales(model, found, start, believed)[0]
     return averaged.mean, jnp.linalg.inv(averaged.reported)
 
 
@@ -119,16 +118,15 @@ class _Followed(NamedTuple):
     start: Any  # for the next factor
     under: Under
     slope: jax.Array  # of the log posterior density of log r
-    log: jax.Array  # that density, over the one of the first factor
+    log: jax.Array  # that density, over the one of the smallest factor
     most: jax.Array  # of these until here
-    ended: jax.Array  # whether it rises again after a maximum
+    ended: jax.Array  # whether larger factors do not matter
 
 
 def over_common_scales(
     model: Model,
     found: Callable[[Any, jax.Array | None], tuple[Any, Under]],
     start: Any,
-    moments: Moments | None,
     believed: jax.Array | float = 1.0,
 ) -> tuple[Under, Under | None]:
     """Posterior averaged over the common scale factor r of the prior, and under each factor.
@@ -146,8 +144,6 @@ def over_common_scales(
     found : callable
         Next start and posterior, given a start and the index of a factor (`common_of`), or None.
     start : tree of arrays
-    moments : pair of arrays of shapes (p,) and (p, p), optional
-        Mean and covariance of the parameters, about as they will be found. None: unknown.
     believed : float
         Power of the factor, from 0 (none) to 1.
     """
@@ -163,39 +159,25 @@ def over_common_scales(
         evidence = believed * (size - n_shared)
         return evidence, evidence - 2 * jnp.tanh(log_factor) - n_shared * (log_factor > 0)
 
-    def follow(
-        before: tuple[_Followed, _Followed], at: jax.Array
-    ) -> tuple[tuple[_Followed, _Followed], tuple[Under, jax.Array]]:
-        last, turn = before
-        last = jax.tree.map(lambda x, y: jnp.where(at == first - 1, y, x), last, turn)
-        way = jnp.where(at > first, step, -step) * (at != first)
+    def follow(last: _Followed, at: jax.Array) -> tuple[_Followed, tuple[Under, jax.Array]]:
         start, under = jax.lax.cond(
-            (last.log + way * last.slope > last.most - _NEGLIGIBLE) & ~last.ended,
-            lambda: found(last.start, at),
-            lambda: (last.start, last.under),
+            last.ended, lambda: (last.start, last.under), lambda: found(last.start, at)
         )
         size = _size(model, under.mean, under.covariance, jnp.exp(-2 * believed * logs[at]))
         slope = slopes(logs[at], size)[1]
-        ended = last.ended | ((way > 0) & (last.slope < 0) & (slope > 0))
-        log = last.log + way * (slope + last.slope) / 2
-        now = _Followed(start, under, slope, log, jnp.maximum(log, last.most), ended)
-        turn = jax.tree.map(lambda x, y: jnp.where(at == first, x, y), now, turn)
-        return (now, turn._replace(most=now.most)), (under, size)
+        log = last.log + step * (slope + last.slope) / 2
+        most = jnp.maximum(log, last.most)
+        again = (last.slope < 0) & (slope > 0)
+        ended = last.ended | again | (log + step * slope < most - _NEGLIGIBLE)
+        return _Followed(start, under, slope, log, most, ended), (under, size)
 
-    # From a small factor upwards, and from there downwards, as far as factors matter. Where noise
-    # hides much there are large solutions as well, under which labels are nearly separable: only
-    # the first maximum counts.
-    likely = 0 if moments is None else jnp.log(_expected_common(model, *moments, 1.0)) / -2
-    first = (jnp.argmin(jnp.abs(logs - likely)) - _FROM).clip(0)
-    upwards = jnp.arange(n) + first
-    order = jnp.where(upwards < n, upwards, n - 1 - jnp.arange(n))
-    nothing = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(found, start, first)[1]
-    )
-    zero = jnp.zeros(())
-    nowhere = _Followed(start, nothing, zero, zero, zero, zero > 0)
-    _, unsorted = jax.lax.scan(follow, (nowhere, nowhere), order)
-    under, size = jax.tree.map(lambda x: x[jnp.argsort(order)], unsorted)
+    # From the smallest factor upwards, as far as factors matter. Where noise hides much there are
+    # large solutions as well, under which labels are nearly separable: only the first maximum
+    # counts.
+    zero, first = jnp.zeros(()), jax.eval_shape(found, start, jnp.zeros((), int))[1]
+    first = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), first)
+    nothing = _Followed(start, first, zero, zero, zero, zero > 0)
+    _, (under, size) = jax.lax.scan(follow, nothing, jnp.arange(n))
 
     fine = jnp.linspace(logs[0], logs[-1], _BETWEEN * (n - 1) + 1)
     evidence, slope = slopes(fine, jnp.exp(jnp.interp(fine, logs, jnp.log(size))))

@@ -353,8 +353,7 @@ def found_with(
         under = Under(*at, jnp.linalg.inv(precision), Likelihood(information, linear, reported))
         return last._replace(number=zero + 1, moved=first.moved), under
 
-    moments = (start.mean, start.covariance)
-    averaged, under = over_common_scales(model, found, first, moments, like.alike)
+    averaged, under = over_common_scales(model, found, first, like.alike)
     precision = jnp.linalg.inv(averaged.reported)
     by_factor = None if under is None else under.likelihood
     return Found(averaged.mean, precision, averaged.likelihood, like.alike, by_factor)
