@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.utils import Tags
 
-from skdpbayes.checks import check_number
+from skdpbayes.checks import check_number, warn_user
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.estimators._responses import BayesianRegressorMixin
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _UNIT = 1.4  # of the log variance, over the norm of a typical row, for residuals cut at 1
 _ROW_NORM = 0.85  # clipping norm of rows in the single release, over a typical row's norm
+# Residual standard deviation over twice that of the responses as released, above which `fit` warns.
+_RESIDUALS = 0.85
 
 
 class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
@@ -326,12 +328,27 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         return Task(sums, Bounds())
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
+        from skdpbayes.solvers.opened import OpenedState
+
         draws = self._draws(plan, outcome)
         self._scales = plan.facts.own_scales()
         self.posterior_samples_ = self._split(draws)
         mean = self._split(self.posterior_.mean[None])
         self.coef_, self.intercept_ = mean["coef"][0], float(mean["intercept"][0])
         self.noise_std_ = float(self.posterior_samples_["noise_std"].mean())
+        if isinstance(outcome.state, OpenedState) and "response" in outcome.state.params:
+            self._warn_if_residuals_exceed(outcome.state.params["response"])
+
+    def _warn_if_residuals_exceed(self, responses: Any) -> None:
+        """Warn if a fit is not one of these rows, by the size of their responses."""
+        least = np.quantile(self.posterior_samples_["noise_std"], 0.05)
+        if least > _RESIDUALS * float(responses) * float(self._scales.y_half[0]):
+            warn_user(
+                f"The residual standard deviation, {self.noise_std_:.3g}, is larger than that of "
+                "the responses: the fit is wrong. `bounds` of y, or of a column, may leave out "
+                "most of its values; check_data counts them.",
+                UserWarning,
+            )
 
     def _set_posterior(self, plan: Plan, outcome: Outcome) -> None:
         super()._set_posterior(plan, outcome)

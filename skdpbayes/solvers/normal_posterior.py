@@ -50,6 +50,7 @@ LARGEST_COMMON = 8.0  # common scale factor
 _COMMON_SWEEPS = 20  # until it agrees with the precisions
 _COMMON_SCALES = 2.0 ** np.arange(-4, 4)  # at which posteriors are found
 _NEGLIGIBLE = 6.0  # log density of a factor, below the likeliest, that does not matter
+_FALLEN = 0.98  # of the largest size: sizes below it have fallen
 _BETWEEN = 8  # steps of the integral from one of them to the next
 _SWEEPS = 60  # until the precisions of Student t priors are those expected
 
@@ -117,10 +118,13 @@ class _Followed(NamedTuple):
 
     start: Any  # for the next factor
     under: Under
+    size: jax.Array
+    largest: jax.Array  # of the sizes until here
     slope: jax.Array  # of the log posterior density of log r
     log: jax.Array  # that density, over the one of the smallest factor
     most: jax.Array  # of these until here
-    ended: jax.Array  # whether larger factors do not matter
+    separable: jax.Array  # whether this factor does not count
+    ended: jax.Array  # nor do larger ones
 
 
 def over_common_scales(
@@ -154,39 +158,39 @@ def over_common_scales(
     logs, n = jnp.log(_COMMON_SCALES), len(_COMMON_SCALES)
     step = logs[1] - logs[0]
 
-    def slopes(log_factor: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of the log evidence, and of the log posterior density."""
-        evidence = believed * (size - n_shared)
-        return evidence, evidence - 2 * jnp.tanh(log_factor) - n_shared * (log_factor > 0)
-
-    def follow(last: _Followed, at: jax.Array) -> tuple[_Followed, tuple[Under, jax.Array]]:
+    def follow(
+        last: _Followed, at: jax.Array
+    ) -> tuple[_Followed, tuple[Under, jax.Array, jax.Array]]:
         start, under = jax.lax.cond(
             last.ended, lambda: (last.start, last.under), lambda: found(last.start, at)
         )
         size = _size(model, under.mean, under.covariance, jnp.exp(-2 * believed * logs[at]))
-        slope = slopes(logs[at], size)[1]
+        slope = believed * (size - n_shared) - 2 * jnp.tanh(logs[at]) - n_shared * (logs[at] > 0)
         log = last.log + step * (slope + last.slope) / 2
         most = jnp.maximum(log, last.most)
-        again = (last.slope < 0) & (slope > 0)
-        ended = last.ended | again | (log + step * slope < most - _NEGLIGIBLE)
-        return _Followed(start, under, slope, log, most, ended), (under, size)
+        fell = last.size < _FALLEN * last.largest
+        separable = last.separable | fell & (size > jnp.maximum(last.size, n_shared))
+        ended = separable | last.ended | (log + step * slope < most - _NEGLIGIBLE)
+        largest = jnp.maximum(size, last.largest)
+        now = _Followed(start, under, size, largest, slope, log, most, separable, ended)
+        return now, (under, size, separable)
 
-    # From the smallest factor upwards, as far as factors matter. Where noise hides much there are
-    # large solutions as well, under which labels are nearly separable: only the first maximum
-    # counts.
+    # From the smallest factor upwards, as far as factors matter. Where noise hides much there is a
+    # second maximum, of large solutions under which labels are nearly separable: it begins where
+    # sizes rise again.
     zero, first = jnp.zeros(()), jax.eval_shape(found, start, jnp.zeros((), int))[1]
     first = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), first)
-    nothing = _Followed(start, first, zero, zero, zero, zero > 0)
-    _, (under, size) = jax.lax.scan(follow, nothing, jnp.arange(n))
+    nothing = _Followed(start, first, zero, zero, zero, zero, zero, zero > 0, zero > 0)
+    _, (under, size, separable) = jax.lax.scan(follow, nothing, jnp.arange(n))
 
     fine = jnp.linspace(logs[0], logs[-1], _BETWEEN * (n - 1) + 1)
-    evidence, slope = slopes(fine, jnp.exp(jnp.interp(fine, logs, jnp.log(size))))
+    evidence = believed * (jnp.exp(jnp.interp(fine, logs, jnp.log(size))) - n_shared)
     rises = (fine[1] - fine[0]) * (evidence[1:] + evidence[:-1]) / 2
     # The prior of log r^2 is logistic, times r^-J above one: noise passes for size.
     log_prior = -2 * jnp.logaddexp(fine, -fine) - n_shared * fine.clip(0)
     log_density = jnp.concatenate([jnp.zeros(1), jnp.cumsum(rises)]) + log_prior
-    again = jnp.cumsum((jnp.cumsum(slope < 0) > 0) & (slope > 0)) > 0
-    weight = jax.nn.softmax(jnp.where(again, -jnp.inf, log_density))
+    counts = jnp.interp(fine, logs, separable.astype(fine.dtype)) == 0
+    weight = jax.nn.softmax(jnp.where(counts, log_density, -jnp.inf))
 
     shares = jnp.maximum(0, 1 - jnp.abs(fine[:, None] - logs) / step)
     weights = weight @ shares

@@ -235,9 +235,8 @@ def test_prior_of_logistic_regression_is_that_of_the_solver():
 def test_coefficients_of_a_truth_have_a_common_scale(monkeypatch):
     student = simulator_of(DPBayesianLogisticRegression(), 500, 3, None)
     rng = np.random.default_rng(0)
-    drawn = [_simulators._common_scale(rng) ** -2 for _ in range(1000)]
-    gamma = stats.gamma(0.5, scale=2)
-    assert stats.kstest(drawn, lambda x: 1 - gamma.sf(x) / gamma.sf(1)).pvalue > 0.01
+    drawn = [_simulators._common_scale(rng) ** 2 for _ in range(1000)]
+    assert stats.kstest(np.log(drawn), lambda x: 2 * stats.logistic.cdf(x)).pvalue > 0.01
     truths = []
     for scale in (1.0, 0.5):
         monkeypatch.setattr(_simulators, "_common_scale", lambda rng, scale=scale: scale)

@@ -165,6 +165,12 @@ def test_the_noise_is_found_where_coefficients_explain_nearly_all():
     assert model.diagnostics_["last_step"] > 2
 
 
+def test_responses_beyond_their_bounds_are_warned_of(data):
+    X, y = data
+    with pytest.warns(UserWarning, match="larger than that of the responses"):
+        DPBayesianLinearRegression(1.0, bounds=BOUNDS).fit(X, 0.6 * y + 33)
+
+
 def test_a_skewed_response_leaves_no_bias():
     """Costs with the spread of their mean: residuals cut at 2 would move the mean by 6%."""
     rng = np.random.default_rng(1)

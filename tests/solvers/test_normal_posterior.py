@@ -9,7 +9,13 @@ import pytest
 from scipy import stats
 
 from skdpbayes.posteriors.evidence import NormalLikelihood
-from skdpbayes.solvers.normal_posterior import _factors, normal_given, posterior_given
+from skdpbayes.solvers.normal_posterior import (
+    Under,
+    _factors,
+    normal_given,
+    over_common_scales,
+    posterior_given,
+)
 
 
 class Model(NamedTuple):
@@ -226,3 +232,28 @@ def test_the_posterior_is_averaged_over_the_common_scale(strength, size, believe
     std = np.sqrt(np.diag(covariance))
     assert (np.abs(found.mean - mean) < 0.08 * std).all()
     np.testing.assert_allclose(found.std, std, rtol=0.075)
+
+
+@pytest.mark.parametrize(
+    "sizes, largest",
+    [
+        ([167, 129, 98.9, 104, 131, 89, 30, 8], 0.25),  # of a fit that noise led astray
+        ([167, 129, 95, 99, 131, 89, 30, 8], 0.5),  # below J the density falls in any case
+        ([100, 99, 101, 103, 107, 90, 30, 8], np.inf),  # a fall by a hundredth is none
+        ([100, 110, 140, 150, 120, 70, 20, 5], np.inf),
+    ],
+)
+def test_large_solutions_beyond_a_first_maximum_do_not_count(sizes, largest):
+    p, factors = 100, 2.0 ** np.arange(-4, 4)
+    model = Model(np.zeros(p), np.ones(p), 1e9, np.ones(p))
+    means = np.sqrt(np.array(sizes) / p) * factors
+
+    def found(start, factor):
+        mean = jnp.asarray(means)[factor] * jnp.ones(p)
+        return start, Under(mean, jnp.zeros((p, p)), jnp.zeros((p, p)), ())
+
+    with jax.enable_x64(True):
+        averaged, _ = over_common_scales(model, found, jnp.zeros(()))
+    mean, most = float(averaged.mean[0]), means[factors <= largest].max()
+    assert 0.1 < mean < (most if np.isfinite(largest) else 8)
+    assert np.isfinite(largest) or mean > 0.7
