@@ -38,7 +38,9 @@ def seeds_are_for_tests(monkeypatch):
 
 _AS_USERS_DO: dict[str, object] = {}  # the programs of few rounds
 
-_KEPT: dict[str, object] = {}  # JAX's settings that keep programs in a folder of the test process
+_PROGRAMS = "SKDPBAYES_TEST_PROGRAMS"  # names the folder of compiled programs
+
+_KEPT: dict[str, object] = {}  # JAX's settings that keep programs in that folder
 
 
 def _keep_programs():
@@ -51,24 +53,37 @@ def _keep_programs():
     compilation_cache.reset_cache()
 
 
+def _put_whole(self, key, value):
+    """`LRUCache.put`, but no process reads a file before it is whole."""
+    path = self.path / f"{key}-cache"
+    if not path.exists():
+        own = self.path / f"{key}.{os.getpid()}"
+        own.write_bytes(value)
+        own.replace(path)
+
+
 def pytest_configure(config):
     """Import ArviZ once, before test processes race for its note of the day.
 
-    In each of these, programs that were dropped from memory need not be compiled again.
+    Programs that one of these has compiled, the others and itself need not compile again.
     """
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    controls = not hasattr(config, "workerinput")
+    if controls:
+        folder = tempfile.mkdtemp(prefix="skdpbayes-programs-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ[_PROGRAMS] = folder
+    if controls and getattr(config.option, "numprocesses", None):
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", "import arviz"], check=False, capture_output=True
         )
         return
     from jax._src.interpreters import mlir
+    from jax._src.lru_cache import LRUCache
 
     # Of the time that a small program takes to compile, a fifth is spent on a context of its own.
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
-    # A folder of its own: JAX writes files that another process might read before they are whole.
-    folder = tempfile.mkdtemp(prefix="skdpbayes-programs-")
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    _KEPT["jax_compilation_cache_dir"] = folder
+    LRUCache.put = _put_whole
+    _KEPT["jax_compilation_cache_dir"] = os.environ[_PROGRAMS]
     _KEPT["jax_persistent_cache_min_compile_time_secs"] = 0.1
     _keep_programs()
     gc.set_threshold(100_000, 50, 100)  # tracing makes many objects, and few of them are garbage

@@ -83,6 +83,12 @@ def test_it_is_what_a_fit_under_the_other_prior_would_be(name, share, scale, df,
     assert not moved or far.max() > 2 * share
 
 
+def test_without_columns_the_intercept_is_left(noiseless):
+    other = noiseless.with_prior(columns=[])
+    rate = special.expit(other.intercept_[0])
+    assert abs(rate - Y.mean()) < 0.15 and 0 < other.posterior_.std[-1] < 0.5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [["b"], [1], [False, True, False, False]])
 def test_other_coefficients_are_zero(columns, noiseless, of_one_column):

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 _UNIT = 1.4  # of the log variance, over the norm of a typical row, for residuals cut at 1
 _ROW_NORM = 0.85  # clipping norm of rows in the single release, over a typical row's norm
-# Residual standard deviation over twice that of the responses as released, above which `fit` warns.
-_RESIDUALS = 0.85
+# Residual standard deviation over the released size of the responses, which is twice theirs or
+# more (`RescaledLinear`), above which `fit` warns.
+_EXCESS = 0.85
 
 
 class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
@@ -342,11 +343,11 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     def _warn_if_residuals_exceed(self, responses: Any) -> None:
         """Warn if a fit is not one of these rows, by the size of their responses."""
         least = np.quantile(self.posterior_samples_["noise_std"], 0.05)
-        if least > _RESIDUALS * float(responses) * float(self._scales.y_half[0]):
+        if least > _EXCESS * float(responses) * float(self._scales.y_half[0]):
             warn_user(
-                f"The residual standard deviation, {self.noise_std_:.3g}, is larger than that of "
-                "the responses: the fit is wrong. `bounds` of y, or of a column, may leave out "
-                "most of its values; check_data counts them.",
+                f"The residual standard deviation, {self.noise_std_:.3g}, seems to be larger than "
+                "that of the responses: then the fit is wrong. `bounds` of y, or of a column, may "
+                "leave out most of its values; check_data counts them.",
                 UserWarning,
             )
 

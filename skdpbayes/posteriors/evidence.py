@@ -46,6 +46,8 @@ class NormalLikelihood:
     by_factor : tuple of three arrays, optional
         The first three attributes under each factor of the prior's common scale, by a first axis
         (`over_common_scales`). They themselves are averages.
+    scales : array of shape (p,), optional
+        Of the prior of the fit, to which `by_factor` belongs.
     """
 
     information: np.ndarray
@@ -56,6 +58,7 @@ class NormalLikelihood:
     averaged: np.ndarray | None = None
     believed: float = 1.0
     by_factor: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    scales: np.ndarray | None = None
 
     def mapped(self, axes: ArrayLike) -> NormalLikelihood:
         """Likelihood of ``axes @ coefficients``."""
@@ -71,6 +74,7 @@ class NormalLikelihood:
             None if self.centre is None else np.asarray(axes, np.float64) @ self.centre,
             believed=self.believed,
             by_factor=by_factor,
+            scales=self.scales,
         )
 
     def moved(self, mean: np.ndarray) -> float:
@@ -103,6 +107,7 @@ class NormalLikelihood:
             moments=None,
             averaged=None,
             by_factor=by_factor,
+            scales=None if self.scales is None else self.scales[kept],
         )
 
 

@@ -60,6 +60,7 @@ from skdpbayes.models.base import (
     prior_axes,
     prior_common_scale,
     prior_matrix,
+    prior_variance,
     score_scale,
     score_unit,
     single,
@@ -345,6 +346,8 @@ class NADPVI:
         found = self._found(model, state)
         information, linear, reported = found.likelihood
         variances = GaussianPosterior.from_precision(found.mean, found.precision).std ** 2
+        with arithmetic():
+            scales = np.sqrt(np.asarray(prior_variance(model)))
         return NormalLikelihood(
             information,
             linear,
@@ -353,15 +356,15 @@ class NADPVI:
             averaged=None if self.simulated is None else found.alike * variances,
             believed=float(found.alike),
             by_factor=found.by_factor,
+            scales=scales,
         )
 
     def found(self, model: Model, state: TraceState) -> Found:
         """Posterior and likelihood, to be traced.
 
         The mean is that of the last round, unless rows are simulated or the prior has a common
-        scale. A mean by the final estimate
-        of the curvature would follow the noise: it takes whole steps in directions of little
-        curvature, where errors of the other coefficients show.
+        scale. A mean by the final estimate of the curvature would follow the noise: it takes whole
+        steps in directions of little curvature, where errors of the other coefficients show.
         """
         asked, estimated = _asked(model, state), _estimated(model, state)
         if self.simulated is not None:

@@ -12,7 +12,7 @@ square has a gamma prior that is worth one coefficient, and the expectation
     E[r^-2] = (k + J) / (k + S),  S = sum of E[precision] E[(t - mean)^2],  k = 1,
 
 with precisions in units of ``scale^-2 r^-2``. Noise passes for size: where coefficients are larger
-than their prior says, S > J, a cautious rule takes k = J, and r is at most `LARGEST_COMMON`. At the
+than their prior says, S > J, a cautious rule takes k = J, and r is at most 8. At the
 end the posterior is averaged over r (`over_common_scales`). See ``docs/solvers/na-dpvi.md``.
 """
 
@@ -43,14 +43,15 @@ from skdpbayes.posteriors.evidence import NormalLikelihood
 Moments = tuple[jax.Array, jax.Array]  # mean and covariance
 
 REACH = 6.0  # prior standard deviations within which estimates lie
-# The inverse square of the common scale factor has a gamma prior, whose shape and rate are half of
-# this: it is worth one coefficient, of the size that the prior says.
-COMMON_WORTH = 1.0
-LARGEST_COMMON = 8.0  # common scale factor
+# In rounds the inverse square of the common scale factor has a gamma prior, whose shape and rate
+# are half of this: it is worth one coefficient, of the size that the prior says.
+_COMMON_WORTH = 1.0
+_LARGEST_COMMON = 8.0  # common scale factor
 _COMMON_SWEEPS = 20  # until it agrees with the precisions
 _COMMON_SCALES = 2.0 ** np.arange(-4, 4)  # at which posteriors are found
+_MORE_SHARED = 3.0  # coefficients by which its prior is worth more, above one
 _NEGLIGIBLE = 6.0  # log density of a factor, below the likeliest, that does not matter
-_FALLEN = 0.98  # of the largest size: sizes below it have fallen
+_FALLEN, _NEAR = 0.9, 1.05  # of the largest size, and of J: sizes below both have fallen
 _BETWEEN = 8  # steps of the integral from one of them to the next
 _SWEEPS = 60  # until the precisions of Student t priors are those expected
 
@@ -60,11 +61,18 @@ def posterior_given(model: Model, likelihood: NormalLikelihood) -> GaussianPoste
     own = likelihood
     parts = (own.information, own.linear, own.reported)
     with jax.enable_x64(True):
-        if own.by_factor is not None and prior_common_scale(model) is not None:
+        if own.by_factor is not None and _is_prior(model, own.scales):
             parts = own.by_factor
         exact = (np.asarray(x, np.float64) for x in (*parts, own.believed))
         mean, precision = _averaged(model, *exact)
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
+
+
+def _is_prior(model: Model, scales: np.ndarray | None) -> bool:
+    """Whether the model's priors have a common factor of these scales."""
+    if prior_common_scale(model) is None or scales is None:
+        return False
+    return bool(np.allclose(np.sqrt(prior_variance(model)), scales, rtol=1e-6))
 
 
 def averaged_given(
@@ -155,6 +163,7 @@ def over_common_scales(
     if shared is None:
         return found(start, None)[1], None
     n_shared = jnp.sum(shared)
+    worth = n_shared + _MORE_SHARED
     logs, n = jnp.log(_COMMON_SCALES), len(_COMMON_SCALES)
     step = logs[1] - logs[0]
 
@@ -165,10 +174,11 @@ def over_common_scales(
             last.ended, lambda: (last.start, last.under), lambda: found(last.start, at)
         )
         size = _size(model, under.mean, under.covariance, jnp.exp(-2 * believed * logs[at]))
-        slope = believed * (size - n_shared) - 2 * jnp.tanh(logs[at]) - n_shared * (logs[at] > 0)
+        above = jnp.where(logs[at] > 0, jnp.exp(-logs[at]), 0)
+        slope = believed * (size - n_shared) - 2 * jnp.tanh(logs[at]) - worth * above
         log = last.log + step * (slope + last.slope) / 2
         most = jnp.maximum(log, last.most)
-        fell = last.size < _FALLEN * last.largest
+        fell = last.size < jnp.minimum(_FALLEN * last.largest, _NEAR * n_shared)
         separable = last.separable | fell & (size > jnp.maximum(last.size, n_shared))
         ended = separable | last.ended | (log + step * slope < most - _NEGLIGIBLE)
         largest = jnp.maximum(size, last.largest)
@@ -180,14 +190,16 @@ def over_common_scales(
     # sizes rise again.
     zero, first = jnp.zeros(()), jax.eval_shape(found, start, jnp.zeros((), int))[1]
     first = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), first)
-    nothing = _Followed(start, first, zero, zero, zero, zero, zero, zero > 0, zero > 0)
+    nothing = _Followed(start, first, zero, zero, zero, zero, zero - jnp.inf, zero > 0, zero > 0)
     _, (under, size, separable) = jax.lax.scan(follow, nothing, jnp.arange(n))
 
     fine = jnp.linspace(logs[0], logs[-1], _BETWEEN * (n - 1) + 1)
-    evidence = believed * (jnp.exp(jnp.interp(fine, logs, jnp.log(size))) - n_shared)
+    evidence = believed * (jnp.exp(jnp.interp(fine, logs, jnp.log(size.clip(1e-9)))) - n_shared)
     rises = (fine[1] - fine[0]) * (evidence[1:] + evidence[:-1]) / 2
-    # The prior of log r^2 is logistic, times r^-J above one: noise passes for size.
-    log_prior = -2 * jnp.logaddexp(fine, -fine) - n_shared * fine.clip(0)
+    # The prior of log r^2 is logistic, times exp(-(J + 3) (1 - 1 / r)) above one: noise passes for
+    # size.
+    above = -jnp.expm1(-fine.clip(0))
+    log_prior = -2 * jnp.logaddexp(fine, -fine) - worth * above
     log_density = jnp.concatenate([jnp.zeros(1), jnp.cumsum(rises)]) + log_prior
     counts = jnp.interp(fine, logs, separable.astype(fine.dtype)) == 0
     weight = jax.nn.softmax(jnp.where(counts, log_density, -jnp.inf))
@@ -197,10 +209,7 @@ def over_common_scales(
     averaged = jax.tree.map(lambda x: jnp.tensordot(weights, x, 1), under)
     away = shares @ under.mean - averaged.mean
     moved = (away.T * weight) @ away
-    averaged = averaged._replace(
-        covariance=averaged.covariance + moved, reported=averaged.reported + moved
-    )
-    return averaged, under
+    return averaged._replace(reported=averaged.reported + moved), under
 
 
 def gained(h: jax.Array, spread: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -292,9 +301,9 @@ def _expected_common(
 
     def sweep(_: jax.Array, common: jax.Array) -> jax.Array:
         size = _size(model, mean, covariance, common) / common
-        worth = jnp.where(size > n_shared, n_shared, COMMON_WORTH)
+        worth = jnp.where(size > n_shared, n_shared, _COMMON_WORTH)
         expected = (worth + n_shared) / (worth + size)
-        return jnp.maximum(LARGEST_COMMON**-2, expected) ** believed
+        return jnp.maximum(_LARGEST_COMMON**-2, expected) ** believed
 
     return jax.lax.fori_loop(0, _COMMON_SWEEPS, sweep, jnp.ones(()))
 

@@ -167,7 +167,7 @@ def test_the_noise_is_found_where_coefficients_explain_nearly_all():
 
 def test_responses_beyond_their_bounds_are_warned_of(data):
     X, y = data
-    with pytest.warns(UserWarning, match="larger than that of the responses"):
+    with pytest.warns(UserWarning, match="seems to be larger than that of the responses"):
         DPBayesianLinearRegression(1.0, bounds=BOUNDS).fit(X, 0.6 * y + 33)
 
 

@@ -115,3 +115,17 @@ def test_some_of_the_coefficients():
     assert some.linear @ t - t @ some.information @ t / 2 == pytest.approx(
         own.linear @ at - at @ own.information @ at / 2
     )
+
+
+def test_likelihoods_under_factors_are_mapped_and_chosen_from_as_the_whole_is():
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(3, 4, 4)), rng.normal(size=(3, 4)), rng.normal(size=(3, 4, 4))]
+    axes, kept = rng.normal(size=(4, 4)), np.array([True, False, True, True])
+    whole = NormalLikelihood(*(x[1] for x in parts), by_factor=tuple(parts), scales=np.arange(4.0))
+    for one in (whole.mapped(axes), whole.among(kept)):
+        for under, own in zip(
+            one.by_factor, (one.information, one.linear, one.reported), strict=True
+        ):
+            np.testing.assert_allclose(under[1], own)
+    assert whole.mapped(axes).scales is whole.scales
+    np.testing.assert_array_equal(whole.among(kept).scales, [0, 2, 3])
