@@ -58,7 +58,6 @@ from skdpbayes.models.base import (
     identified,
     parameter_blocks,
     prior_axes,
-    prior_common_scale,
     prior_matrix,
     prior_variance,
     score_scale,
@@ -85,6 +84,7 @@ from skdpbayes.solvers.base import Query, Round, Scales, Sums, arithmetic
 from skdpbayes.solvers.normal_posterior import (
     REACH,
     averaged_given,
+    averages_over_scales,
     gained,
     normal_given,
     within_reach,
@@ -362,9 +362,10 @@ class NADPVI:
     def found(self, model: Model, state: TraceState) -> Found:
         """Posterior and likelihood, to be traced.
 
-        The mean is that of the last round, unless rows are simulated or the prior has a common
-        scale. A mean by the final estimate of the curvature would follow the noise: it takes whole
-        steps in directions of little curvature, where errors of the other coefficients show.
+        The mean is that of the last round, unless rows are simulated or a common scale of the
+        prior is averaged over. A mean by the final estimate of the curvature would follow the
+        noise: it takes whole steps in directions of little curvature, where errors of the other
+        coefficients show.
         """
         asked, estimated = _asked(model, state), _estimated(model, state)
         if self.simulated is not None:
@@ -375,7 +376,7 @@ class NADPVI:
         information, linear = _learnt(model, state, asked, unclear)
         reported = _learnt(model, state, estimated, unclear)
         likelihood = Likelihood(information, linear, reported[0])
-        if prior_common_scale(model) is not None:
+        if averages_over_scales(model):
             mean, precision = averaged_given(model, *likelihood)
             return Found(mean, precision, likelihood, jnp.ones(()))
         precision = normal_given(model, *reported, (state.theta, state.covariance))[1]

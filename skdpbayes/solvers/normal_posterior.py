@@ -29,6 +29,7 @@ from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.models.base import (
     Model,
     flat_start,
+    identified,
     prior_axes,
     prior_common_scale,
     prior_degrees,
@@ -135,6 +136,14 @@ class _Followed(NamedTuple):
     ended: jax.Array  # nor do larger ones
 
 
+def averages_over_scales(model: Model) -> bool:
+    """Whether the prior's common scale is averaged over: of two classes.
+
+    Ten classes would take six times as long, and what all share is known by the prior alone.
+    """
+    return prior_common_scale(model) is not None and identified(model) is None
+
+
 def over_common_scales(
     model: Model,
     found: Callable[[Any, jax.Array | None], tuple[Any, Under]],
@@ -143,7 +152,7 @@ def over_common_scales(
 ) -> tuple[Under, Under | None]:
     """Posterior averaged over the common scale factor r of the prior, and under each factor.
 
-    Where the prior has none, it is the one posterior, and None.
+    Where the prior has none, or it is not averaged over, it is the one posterior, and None.
 
     Along the fixed points of variational Bayes the derivative of the log evidence by log r is
     ``believed (S - J)``: all else is stationary there. So no value of it is needed, but for the
@@ -160,7 +169,7 @@ def over_common_scales(
         Power of the factor, from 0 (none) to 1.
     """
     shared = prior_common_scale(model)
-    if shared is None:
+    if shared is None or not averages_over_scales(model):
         return found(start, None)[1], None
     n_shared = jnp.sum(shared)
     worth = n_shared + _MORE_SHARED
