@@ -338,12 +338,12 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         self.coef_, self.intercept_ = mean["coef"][0], float(mean["intercept"][0])
         self.noise_std_ = float(self.posterior_samples_["noise_std"].mean())
         if isinstance(outcome.state, OpenedState) and "response" in outcome.state.params:
-            self._warn_if_residuals_exceed(outcome.state.params["response"])
+            self._warn_if_residuals_exceed(float(outcome.state.params["response"]))
 
-    def _warn_if_residuals_exceed(self, responses: Any) -> None:
+    def _warn_if_residuals_exceed(self, responses: float) -> None:
         """Warn if a fit is not one of these rows, by the size of their responses."""
         least = np.quantile(self.posterior_samples_["noise_std"], 0.05)
-        if least > _EXCESS * float(responses) * float(self._scales.y_half[0]):
+        if least > _EXCESS * responses * float(self._scales.y_half[0]):
             warn_user(
                 f"The residual standard deviation, {self.noise_std_:.3g}, seems to be larger than "
                 "that of the responses: then the fit is wrong. `bounds` of y, or of a column, may "

@@ -23,6 +23,9 @@ _NODES = 300  # of the integral over the precision of a Student t prior
 _SWEEPS, _DAMPING, _TOLERANCE = 300, 0.7, 1e-7
 
 
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # information, linear, reported
+
+
 @dataclass(frozen=True)
 class NormalLikelihood:
     """Likelihood of coefficients, as far as releases tell.
@@ -57,23 +60,23 @@ class NormalLikelihood:
     moments: np.ndarray | None = None
     averaged: np.ndarray | None = None
     believed: float = 1.0
-    by_factor: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    by_factor: Parts | None = None
     scales: np.ndarray | None = None
 
     def mapped(self, axes: ArrayLike) -> NormalLikelihood:
         """Likelihood of ``axes @ coefficients``."""
-        back = np.linalg.inv(np.asarray(axes, np.float64))
-        by_factor = self.by_factor
-        if by_factor is not None:
-            information, linear, reported = by_factor
-            by_factor = (back.T @ information @ back, linear @ back, back.T @ reported @ back)
+        axes = np.asarray(axes, np.float64)
+        back = np.linalg.inv(axes)
+
+        def changed(parts: Parts) -> Parts:
+            information, linear, reported = parts
+            return back.T @ information @ back, linear @ back, back.T @ reported @ back
+
         return NormalLikelihood(
-            back.T @ self.information @ back,
-            back.T @ self.linear,
-            back.T @ self.reported @ back,
-            None if self.centre is None else np.asarray(axes, np.float64) @ self.centre,
+            *changed((self.information, self.linear, self.reported)),
+            None if self.centre is None else axes @ self.centre,
             believed=self.believed,
-            by_factor=by_factor,
+            by_factor=None if self.by_factor is None else changed(self.by_factor),
             scales=self.scales,
         )
 
@@ -89,24 +92,22 @@ class NormalLikelihood:
 
     def among(self, kept: np.ndarray) -> NormalLikelihood:
         """Likelihood of the coefficients in a mask, given that the others are zero."""
-        square = np.ix_(kept, kept)
-        by_factor = self.by_factor
-        if by_factor is not None:
-            information, linear, reported = by_factor
-            by_factor = (
-                information[:, kept][:, :, kept],
-                linear[:, kept],
-                reported[:, kept][:, :, kept],
-            )
+
+        def changed(parts: Parts) -> Parts:
+            information, linear, reported = parts
+            rows, columns = np.ix_(kept, kept)
+            return information[..., rows, columns], linear[..., kept], reported[..., rows, columns]
+
+        information, linear, reported = changed((self.information, self.linear, self.reported))
         return replace(
             self,
-            information=self.information[square],
-            linear=self.linear[kept],
-            reported=self.reported[square],
+            information=information,
+            linear=linear,
+            reported=reported,
             centre=None,
             moments=None,
             averaged=None,
-            by_factor=by_factor,
+            by_factor=None if self.by_factor is None else changed(self.by_factor),
             scales=None if self.scales is None else self.scales[kept],
         )
 

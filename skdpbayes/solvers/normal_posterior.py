@@ -12,8 +12,8 @@ square has a gamma prior that is worth one coefficient, and the expectation
     E[r^-2] = (k + J) / (k + S),  S = sum of E[precision] E[(t - mean)^2],  k = 1,
 
 with precisions in units of ``scale^-2 r^-2``. Noise passes for size: where coefficients are larger
-than their prior says, S > J, a cautious rule takes k = J, and r is at most 8. At the
-end the posterior is averaged over r (`over_common_scales`). See ``docs/solvers/na-dpvi.md``.
+than their prior says, S > J, a cautious rule takes k = J, and r is at most 8. At the end the
+posterior is averaged over r (`over_common_scales`). See ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ REACH = 6.0  # prior standard deviations within which estimates lie
 # In rounds the inverse square of the common scale factor has a gamma prior, whose shape and rate
 # are half of this: it is worth one coefficient, of the size that the prior says.
 _COMMON_WORTH = 1.0
-_LARGEST_COMMON = 8.0  # common scale factor
 _COMMON_SWEEPS = 20  # until it agrees with the precisions
 _COMMON_SCALES = 2.0 ** np.arange(-4, 4)  # at which posteriors are found
 _MORE_SHARED = 3.0  # coefficients by which its prior is worth more, above one
@@ -137,9 +136,9 @@ class _Followed(NamedTuple):
 
 
 def averages_over_scales(model: Model) -> bool:
-    """Whether the prior's common scale is averaged over: of two classes.
+    """Whether the prior's common scale is averaged over, as with two classes.
 
-    Ten classes would take six times as long, and what all share is known by the prior alone.
+    Ten classes would take six times as long, and only the prior tells what all of them share.
     """
     return prior_common_scale(model) is not None and identified(model) is None
 
@@ -312,7 +311,7 @@ def _expected_common(
         size = _size(model, mean, covariance, common) / common
         worth = jnp.where(size > n_shared, n_shared, _COMMON_WORTH)
         expected = (worth + n_shared) / (worth + size)
-        return jnp.maximum(_LARGEST_COMMON**-2, expected) ** believed
+        return jnp.maximum(_COMMON_SCALES[-1] ** -2, expected) ** believed
 
     return jax.lax.fori_loop(0, _COMMON_SWEEPS, sweep, jnp.ones(()))
 
