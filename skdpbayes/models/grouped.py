@@ -30,6 +30,7 @@ from skdpbayes.models.whitened import (
     Mapped,
     moments_opening,
     no_count,
+    number_of_moments,
     whitening_axes,
     with_count,
 )
@@ -256,14 +257,15 @@ class GroupedLogistic:
 
     def openings(self) -> tuple[Opening]:
         """Sums of the weighted second moments of rows, and sizes of groups."""
-        norm, first = jnp.asarray(self.row_norm, jnp.float32), self.init()
+        norm = jnp.asarray(self.row_norm, jnp.float32)
 
         def row(params: Params, record: Record) -> tuple[jax.Array, jax.Array]:
             del params
             return record["x"], self.rows.known(record)
 
         def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
-            return {**params, "axes": whitening_axes(moments, variance, norm)}
+            n = number_of_moments(self, params)
+            return {**params, "axes": whitening_axes(moments, variance, norm, n)}
 
         moments = moments_opening(norm, row, learn)
 
@@ -283,10 +285,9 @@ class GroupedLogistic:
         def update(
             params: Params, sums: Mapping[str, Any], scales: Mapping[str, jax.Array], key: jax.Array
         ) -> Params:
-            del params
             sizes, variance = (x.astype(jnp.float64) for x in (sums["sizes"], scales["sizes"]))
             shares = _shares(sizes, variance**2).astype(jnp.float32)
-            return {**moments.update(first, sums, scales, key), "shares": shares}
+            return {**moments.update(params, sums, scales, key), "shares": shares}
 
         (block,) = moments.blocks.values()
         blocks = {

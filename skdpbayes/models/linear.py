@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,14 +32,17 @@ class Huber(NamedTuple):
     @classmethod
     def at(cls, cut: float) -> Huber:
         """Moments for a cut."""
-        density = float(stats.norm.pdf(cut))
-        inside = float(2 * stats.norm.cdf(cut) - 1)
+        return cls(*map(np.float32, cls.moments(cut, stats.norm)))
+
+    @classmethod
+    def moments(cls, cut: Any, normal: Any) -> Huber:
+        """Moments for a cut, given the functions of a normal distribution of SciPy or JAX."""
+        density, inside = normal.pdf(cut), 2 * normal.cdf(cut) - 1
         square_inside = inside - 2 * cut * density
         mean_square = square_inside + cut**2 * (1 - inside)
         fourth = 3 * inside - 2 * (cut**3 + 3 * cut) * density + cut**4 * (1 - inside)
         variance = 2 * square_inside / (fourth - mean_square**2)
-        moments = cut, inside, square_inside, mean_square, inside / mean_square, variance
-        return cls(*map(np.float32, moments))
+        return cls(cut, inside, square_inside, mean_square, inside / mean_square, variance)
 
     @property
     def slopes(self) -> tuple[Number, Number]:
@@ -111,13 +114,19 @@ class LinearRegression:
     def score(self, params: Params, record: Record) -> Contribution:
         """Huber's estimating functions, without the factors of `precondition`."""
         z, known = self._residual(params, record)
-        own = self.huber
-        cut = jnp.clip(z, -own.cut, own.cut)
-        of_variance = self.unit * own.variance * 0.5 * (cut**2 - own.mean_square)
+        own, of_row = self.huber, self.huber_of(record["x"])
+        square = jnp.clip(z, -own.cut, own.cut) ** 2
+        of_variance = self.unit * own.variance * 0.5 * (square - own.mean_square)
+        of_weights = of_row.weights * jnp.clip(z, -of_row.cut, of_row.cut)
         return {
             "u": jnp.where(known, of_variance, 0),
-            "w": jnp.where(known, own.weights * cut, 0) * record["x"],
+            "w": jnp.where(known, of_weights, 0) * record["x"],
         }
+
+    def huber_of(self, x: jax.Array) -> Huber:
+        """Where residuals of a row are cut in the score of the weights."""
+        del x
+        return self.huber
 
     def precondition(self, params: Params) -> Params:
         """Factors of `score`, and of the rows and columns of `curvature`."""
@@ -130,7 +139,7 @@ class LinearRegression:
         """Expected negative derivative of the score, response-free; without the factors."""
         del params
         known, x = jnp.isfinite(record["y"]), record["x"]
-        of_weights, of_variance = self.huber.slopes
+        of_weights, of_variance = self.huber_of(x).slopes[0], self.huber.slopes[1]
         out = jnp.zeros((self.n_columns + 1, self.n_columns + 1), x.dtype)
         out = out.at[0, 0].set(self.unit**2 * of_variance)
         out = out.at[1:, 1:].set(of_weights * jnp.outer(x, x))
@@ -143,9 +152,9 @@ class LinearRegression:
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses."""
         del params
-        own = self.huber
+        own = self.huber_of(record["x"])
         of_weights = jnp.sum(record["x"] ** 2) * (own.weights * own.cut) ** 2
-        return jnp.sqrt(of_weights + (self.unit * own.spread) ** 2)
+        return jnp.sqrt(of_weights + (self.unit * self.huber.spread) ** 2)
 
     def bounds(self, row_norm: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature."""

@@ -25,12 +25,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import block_diag
+from jax.scipy.stats import norm
 
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, released_count, single
 from skdpbayes.models.columns import sizes_of_columns, waves
 from skdpbayes.models.denoising import cautious_curvature, noise_edge
-from skdpbayes.models.linear import LinearRegression
+from skdpbayes.models.linear import Huber, LinearRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.whitened import moments_opening
 from skdpbayes.posteriors.base import GaussianPosterior
@@ -92,10 +93,20 @@ class LinearInCoordinates(LinearRegression):
         A record's weight is inverse to it: the weighted curvature of a long row is then no larger
         than that of a row of `row_norm`.
         """
-        seen, norm = self._seen(record), jnp.asarray(self.row_norm)
-        ordinary = super().score_bound(params, {"x": norm[None]})
-        long = ordinary * jnp.sum(seen["x"] ** 2) / norm**2
+        seen, most = self._seen(record), jnp.asarray(self.row_norm)
+        ordinary = super().score_bound(params, {"x": most[None]})
+        steeper = self.huber_of(seen["x"]).slopes[0] / self.huber.slopes[0]
+        long = ordinary * steeper * jnp.sum(seen["x"] ** 2) / most**2
         return jnp.maximum(super().score_bound(params, seen), long)
+
+    def huber_of(self, x: jax.Array) -> Huber:
+        """Where residuals of a row of coordinates are cut: farther out where it is long.
+
+        Its prediction is as much less certain, and the weight that its curvature needs leaves room:
+        its score is no longer for it than one of a row of `row_norm`.
+        """
+        length = jnp.sqrt(jnp.sum(x**2)) / self.row_norm
+        return Huber.moments(self.huber.cut * jnp.maximum(length, 1), norm)
 
     def init(self) -> Params:
         """Centre of the normal prior, given that no variance is larger than that of responses."""

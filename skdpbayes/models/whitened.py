@@ -30,6 +30,7 @@ from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 
 _COUNT, _COUNT_SHARE = ("n_records", "count_variance"), 0.2  # what is released of a private number
+_SHORT = 0.25  # mean square of the norm of rows, over the square of the public one
 Mapped = TypeVar("Mapped", GaussianPosterior, DrawsPosterior, NormalLikelihood)
 
 
@@ -221,8 +222,8 @@ class WhitenedLogistic:
             return record["x"], self.model.known(record)
 
         def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
-            del params
-            return {"axes": whitening_axes(moments, variance, norm)}
+            n = number_of_moments(self, params)
+            return {"axes": whitening_axes(moments, variance, norm, n)}
 
         moments = moments_opening(norm, row, learn)
         return (with_count(moments, self.model.known) if self.counted else moments,)
@@ -241,7 +242,9 @@ class WhitenedLogistic:
         return standard_rows(self.n_columns)
 
 
-def whitening_axes(moments: jax.Array, variance: jax.Array, norm: jax.Array) -> jax.Array:
+def whitening_axes(
+    moments: jax.Array, variance: jax.Array, norm: jax.Array, n_records: Number = np.inf
+) -> jax.Array:
     """Denoised inverse root of the released second moments of rows of `norm`.
 
     Parameters
@@ -250,6 +253,8 @@ def whitening_axes(moments: jax.Array, variance: jax.Array, norm: jax.Array) -> 
     variance : float64 scalar
         Of the noise of an entry off the diagonal.
     norm : float32 scalar
+    n_records : float
+        Their number; infinite where it is not known.
     """
     # Axes that follow noise make curvatures unequal: shrunk to a multiple of the identity.
     p = len(moments)
@@ -258,9 +263,31 @@ def whitening_axes(moments: jax.Array, variance: jax.Array, norm: jax.Array) -> 
     told = share_told(moments - centre, variance)
     known = centre + told * (cautious_curvature(moments, variance) - centre)
     values, vectors = jnp.linalg.eigh(known)
-    # Each row that is not short adds norm^2 to the trace.
-    second = values * norm**2 / jnp.sum(values)
+    # Each row that is not short adds norm^2 to the trace. Where rows are far shorter, scores would
+    # drown in the noise for rows of the norm.
+    trace = jnp.trace(moments).clip(0) + 2 * jnp.sqrt(2 * p * variance)
+    short = jnp.isfinite(n_records) & (trace < _SHORT * norm**2 * n_records)
+    square = jnp.where(short, trace / n_records, norm**2)
+    second = values * square / jnp.sum(values)
     return (vectors / jnp.sqrt(second)).astype(jnp.float32)
+
+
+def number_of_moments(model: Any, params: Params) -> jax.Array:
+    """Number of records that released moments are of; infinite where it is not known.
+
+    Moments of persons are means over rows, and what is known of a number is that of rows.
+
+    Parameters
+    ----------
+    model : WhitenedLogistic or GroupedLogistic
+    params : dict
+        With the count, if it is released.
+    """
+    n = jnp.asarray(model.n_records)
+    if not model.counted:
+        return n
+    persons = jnp.isfinite(n)
+    return jnp.where(persons, jnp.inf, params[_COUNT[0]])
 
 
 def no_count() -> Params:
@@ -281,7 +308,7 @@ def with_count(opening: Opening, known: Callable[[Record], jax.Array]) -> Openin
         total = released_count(sums, scales)
         variance = (scales["count"].astype(jnp.float64) / total) ** 2
         count = single(dict(zip(_COUNT, (total, variance), strict=True)))
-        return {**opening.update(params, sums, scales, key), **count}
+        return {**opening.update({**params, **count}, sums, scales, key), **count}
 
     rest = 1 - _COUNT_SHARE
     blocks = {name: one._replace(share=rest * one.share) for name, one in opening.blocks.items()}

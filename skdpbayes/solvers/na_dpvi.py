@@ -113,6 +113,7 @@ _LATE = 28  # block from which on a run should have arrived: after 77% of the ro
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 _DOUBTFUL_BELOW = 0.25  # of the median eigenvalue
 _BENT = 0.3  # of what a score differs from a straight line by, the part that is not known
+_UNEQUAL = 0.5  # standard deviation of eigenvalues of the curvature, over their mean
 _ROOM = 0.7  # norm of a row of a person, over that of a lone row
 
 
@@ -528,12 +529,32 @@ def _combined(model: Model, state: TraceState) -> Averages:
     if isinstance(model, HasWorkingPoint):
         slopes = model.mean_slopes(state.theta, blocks.point)
         bent = (state.theta - blocks.point) * (slopes - 1) @ _asked(model, state)
-        return average(over(doubted(blocks, jnp.square(_BENT * bent)), slopes))
+        # The curvature has one error for all rounds, so that many do not average it out.
+        error, rounds = _curvature_error(model, state), jnp.sum(blocks.weight[:, 0] > 0)
+        moved = jnp.square(blocks.point - state.theta)
+        wrong = rounds * error * jax.vmap(lambda x: _summed(model, x))(moved)
+        return average(over(doubted(blocks, jnp.square(_BENT * bent) + wrong), slopes))
     moved = state.theta - blocks.point
     away = jnp.square(moved @ _asked(model, state))
     if isinstance(model, HasStartVariance):
         away *= jnp.minimum(1, jnp.sum(jnp.square(moved / 2), axis=1, keepdims=True))
     return average(doubted(blocks, jax.vmap(lambda x: _shared(model, x))(away)))
+
+
+def _curvature_error(model: Model, state: TraceState) -> jax.Array:
+    """Variance of the noise that is left in an entry of the denoised curvature, by coordinate."""
+    noise, asked = state.known.variance.astype(jnp.float64), _asked(model, state)
+    variances = []
+    for b in parameter_blocks(model):
+        p = len(asked[b, b])
+        signal = (_UNEQUAL * jnp.trace(asked[b, b]) / p) ** 2 / p
+        variances.append(jnp.full(p, noise * (signal / (noise + signal)) ** 2))
+    return jnp.concatenate(variances)
+
+
+def _summed(model: Model, x: jax.Array) -> jax.Array:
+    """Entries replaced by their sums over the blocks of parameters."""
+    return jnp.concatenate([jnp.full_like(x[b], x[b].sum()) for b in parameter_blocks(model)])
 
 
 def _shared(model: Model, x: jax.Array) -> jax.Array:
@@ -562,6 +583,8 @@ def _estimated(model: Model, state: TraceState) -> jax.Array:
     doubtful = prior_axes(model) is None and knows_responses(model)
     if doubtful or isinstance(model, HasWorkingPoint):
         h = _without_doubtful(h, state.known)
+    if isinstance(model, HasWorkingPoint):
+        h = _less_sure(h, state.known)
     return _positive(model, h)
 
 
@@ -575,6 +598,17 @@ def _without_doubtful(curvature: jax.Array, known: Curvature) -> jax.Array:
     error = jnp.sqrt(2 * known.variance).astype(curvature.dtype)  # of a diagonal entry
     doubtful = values < jnp.minimum(error, _DOUBTFUL_BELOW * jnp.median(values))
     return (vectors * jnp.where(doubtful, 0, values)) @ vectors.T
+
+
+def _less_sure(curvature: jax.Array, known: Curvature) -> jax.Array:
+    """Curvature whose inverse square is the mean one, given the noise, to second order.
+
+    Coordinates vary by the noise of scores over the curvature. Rows of rare categories lose weight:
+    their curvature may be little more than its noise.
+    """
+    values, vectors = jnp.linalg.eigh(curvature, symmetrize_input=False)
+    relative = 2 * known.variance / (values**2).clip(1e-30)
+    return (vectors * values / jnp.sqrt(1 + 3 * relative)) @ vectors.T
 
 
 def _positive(model: Model, curvature: jax.Array) -> jax.Array:

@@ -165,6 +165,21 @@ def test_the_noise_is_found_where_coefficients_explain_nearly_all():
     assert model.diagnostics_["last_step"] > 2
 
 
+def test_rare_categories_are_as_uncertain_as_they_are_said_to_be():
+    """Noise throws their coefficients far off, whence cut residuals would not bring them back."""
+    missed = []
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        level = rng.choice(6, 2000, p=[0.37, 0.23, 0.18, 0.12, 0.07, 0.03])
+        truth = np.r_[0, rng.normal(0, 0.5, 5)]
+        y = 2 + truth[level] + rng.normal(size=2000)
+        bounds = ((0, 1), (-15, 15))
+        model = DPBayesianLinearRegression(0.5, bounds=bounds, random_state=seed)
+        model.fit(np.eye(6)[level][:, 1:], y)
+        missed.append((model.coef_ - truth[1:]) / model.posterior_samples_["coef"].std(axis=0))
+    assert np.sqrt(np.mean(np.square(missed))) < 1.2 and np.abs(missed).max() < 4.5
+
+
 def test_responses_beyond_their_bounds_are_warned_of(data):
     X, y = data
     with pytest.warns(UserWarning, match="seems to be larger than that of the responses"):

@@ -617,6 +617,21 @@ def test_repr_tells_what_earlier_fits_cost():
     assert spent.cumulative_epsilon > spent.epsilon
 
 
+def test_a_norm_far_too_large_costs_little():
+    """Rows are then as long as a release says; with those of the norm all would be noise."""
+    missed, widths = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        rows = rng.normal(size=(4000, 2))
+        labels = (rows @ [1.0, -0.5] > rng.logistic(size=4000)).astype(int)
+        found = DPBayesianLogisticRegression(1.0, classes=[0, 1], data_norm=30, random_state=seed)
+        draws = found.fit(rows, labels).posterior_samples_["coef"][:, 0]
+        missed.append((draws.mean(axis=0) - [1, -0.5]) / draws.std(axis=0))
+        widths.append(draws.std(axis=0))
+    assert np.mean(widths) < 0.1 and np.abs(missed).max() < 4
+    assert np.sqrt(np.mean(np.square(missed))) < 1.5
+
+
 def test_rows_far_longer_than_their_norm_are_warned_of():
     rng = np.random.default_rng(0)
     X = np.c_[rng.uniform(18, 90, 4000), rng.normal(27, 4, 4000)]

@@ -254,7 +254,7 @@ def test_second_moments_that_noise_hides_are_not_used(records):
 
 
 def test_scores_and_curvatures_are_those_of_the_weights(records):
-    own, coordinates = rescaled().model, marginal()
+    own, coordinates = rescaled().model, marginal(model=rescaled(row_norm=f32(20)))
     t = {"u": jnp.float32(-1), "w": jnp.asarray([0.3, -0.1, 0.2, 0.5], jnp.float32)}
     w = t | {"w": AXES @ t["w"]}
     record = {"x": records["x"][5] * 10, "y": records["y"][5]}
@@ -269,6 +269,24 @@ def test_scores_and_curvatures_are_those_of_the_weights(records):
         rest = (record,) if name == "log_likelihood" else ()
         ours = float(getattr(coordinates, name)(t, *rest))
         assert ours == pytest.approx(float(getattr(own, name)(w, *rest)), rel=1e-4)
+
+
+@pytest.mark.parametrize("length", [0.5, 1.5, 6.0])
+def test_residuals_of_long_rows_are_cut_farther_out(length):
+    """As far as the weight that the curvature needs leaves room for."""
+    model = marginal()
+    x = np.linalg.solve(AXES.T, length * 2.2 * np.array([0.6, 0, -0.8, 0])).astype(f32)
+    responses = np.linspace(-40, 40, 2001).astype(f32)
+    params = {**model.init(), "u": jnp.float32(0)}
+    scores = mapped(lambda y: model.score(params, {"x": x, "y": y})["w"])(responses)
+    size = np.asarray(scores) @ np.array([0.6, 0, -0.8, 0])
+    own = Huber.at(2 * max(1, length))
+    assert responses[np.abs(size) < 0.999 * size.max()].max() == pytest.approx(own.cut, abs=0.05)
+    # Its variance equals its slope, as that of a log-likelihood does.
+    z = np.random.default_rng(0).normal(size=200_000).astype(f32)
+    weights = np.interp(z, responses, size) / (length * 2.2)
+    slope = model.curvature(params, {"x": x, "y": f32(0)})[1:, 1:]
+    assert np.trace(slope) == pytest.approx(weights.var() * (length * 2.2) ** 2, rel=0.01)
 
 
 def test_no_row_has_a_long_score_or_a_long_curvature():

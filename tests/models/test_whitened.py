@@ -142,6 +142,27 @@ def moments(x, y, norm):
     )
 
 
+@pytest.mark.parametrize("n_records", [4000.0, np.inf])
+@pytest.mark.parametrize("counted", [False, True])
+def test_rows_far_shorter_than_their_norm_have_their_own_length(n_records, counted):
+    """Where their number is known: public, or released and of records."""
+    rows = 0.1 * RNG.normal(size=(4000, D)).astype(np.float32)
+    model = WhitenedLogistic(model_of(), np.float32(3), np.float32(n_records), counted)
+    (opening,) = model.openings()
+    parts = jax.vmap(opening.statistics(model.init()))({"x": rows, "y": np.zeros(4000, int)})
+    sums = {"moments": parts["moments"].total()}
+    scales = {"moments": jnp.asarray(0.5)}
+    if counted:
+        sums |= {"count": parts["count"].sum(axis=0)}
+        scales |= {"count": jnp.asarray(1.0)}
+    with jax.enable_x64(True):
+        axes = np.asarray(opening.update(model.init(), sums, scales, None)["axes"])
+    second = np.trace((rows @ axes).T @ (rows @ axes)) / 4000 / D
+    # The number of rows of persons, which is counted beside a public bound, is not that of moments.
+    known = np.isfinite(n_records) != counted
+    assert (0.7 < second < 1.05) if known else second == pytest.approx(0.04 / 9, rel=0.05)
+
+
 def test_no_row_adds_more_than_the_block_allows_and_none_is_clipped_there():
     for length in (1e-3, 1.0, 3.0, 1e4):
         x = RNG.normal(size=D)
