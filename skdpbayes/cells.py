@@ -29,6 +29,7 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (bytes, bytes.__bytes__),
 )
 
+_FIRST = datetime.date(1970, 1, 1)
 NO_VALUE = float("nan")  # equal to no label, and no other object
 
 
@@ -67,6 +68,31 @@ def number(cell: Any) -> float:
         return NO_VALUE if isinstance(cell, np.datetime64 | np.timedelta64) else float(cell)
     except Exception:  # any error at all would tell that the record is there
         return NO_VALUE
+
+
+def day(cell: Any) -> float:
+    """Days of a date since 1970-01-01: a date, or a text that starts with one (ISO 8601).
+
+    Numbers are days already. NaN for anything else.
+    """
+    cell = plain(cell)
+    try:
+        if isinstance(cell, str):
+            text = cell.strip()
+            cell = datetime.date.fromisoformat(text[:10] if text[10:11] in ("", "T", " ") else "")
+        if isinstance(cell, datetime.date):
+            return float(cell.toordinal() - _FIRST.toordinal())
+        if isinstance(cell, np.datetime64):
+            return float(days(np.array([cell]))[0])
+    except Exception:  # as in `number`
+        return NO_VALUE
+    return number(cell)
+
+
+def days(dates: np.ndarray) -> np.ndarray:
+    """Days since 1970-01-01 of an array of ``datetime64``; times of a day are left out."""
+    whole = dates.astype("datetime64[D]")
+    return np.where(np.isnat(whole), np.nan, whole.astype(np.int64).astype(np.float64))
 
 
 def parsed(X: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import math
 import numbers
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,8 @@ def check_bounds(own: str, bounds: Any) -> tuple[float, float]:
 
 def check_values(own: str, what: str, values: Any, least: int) -> tuple[Value, ...]:
     """Distinct public values: all texts, all numbers or all Booleans."""
-    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+    unordered = isinstance(values, str | Mapping | Set)  # a set's order differs between processes
+    if unordered or not isinstance(values, Iterable):
         raise ValueError(f"{own}: {what} must be a list, got {values!r}.")
     found = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
     kinds = {

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from skdpbayes.cells import Value, of_kind
+from skdpbayes.cells import NO_VALUE, Value, day, of_kind
 from skdpbayes.checks import check_bounds, check_finite, check_name, check_text, check_values
 
 __all__ = ["Column", "Outcome", "Schema"]
 
-KINDS = ("number", "integer", "count", "category")
+KINDS = ("number", "integer", "count", "date", "category")
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,19 @@ class Column:
     Parameters
     ----------
     name : str
-    kind : {"number", "integer", "count", "category"}, default=None
+    kind : {"number", "integer", "count", "date", "category"}, default=None
         An integer is a whole number, a count a whole number that is not negative; any other number
-        in such a column is no value. None: a category if there are categories, else a number.
-    bounds : pair of float, default=None
-        Smallest and largest value that a cell is taken for; others are cut there.
+        in such a column is no value. A date is the number of days since 1970-01-01; its cells are
+        dates, texts such as "2024-02-29", or such numbers. None: a category if there are
+        categories, else a number.
+    bounds : pair of float, or of dates, default=None
+        Smallest and largest value that a cell is taken for; others are cut there. Of a date, dates
+        or texts; the attribute has their days.
     categories : sequence of str, numbers or bool, default=None
         All values that a cell may have.
     unit : str, default=None
         For readers.
-    missing : float, str or bool, default=None
+    missing : float, str, bool or date, default=None
         Public value that takes the place of a cell without a value: one that is no number, or no
         category.
 
@@ -74,6 +77,12 @@ class Column:
         if (kind == "category") != (self.categories is not None):
             raise ValueError(
                 f"{own}: kind {kind!r} {'needs' if kind == 'category' else 'takes no'} categories."
+            )
+        if kind == "date":
+            _put(
+                self,
+                bounds=_days(own, "bounds", self.bounds),
+                missing=None if self.missing is None else _day(own, "missing", self.missing),
             )
         bounds = None if self.bounds is None else check_bounds(own, self.bounds)
         if bounds is not None and kind == "count" and bounds[0] < 0:
@@ -118,7 +127,11 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """The column in JSON's types."""
-        return _as_dict(self)
+        own = _as_dict(self)
+        if self.kind == "date":
+            dates = {"bounds": self.bounds, "missing": self.missing}
+            own |= {name: _dated(value) for name, value in dates.items() if value is not None}
+        return own
 
 
 @dataclass(frozen=True)
@@ -299,6 +312,29 @@ class Schema:
 def _put(self: object, **values: object) -> None:
     for name, value in values.items():
         object.__setattr__(self, name, value)
+
+
+def _days(own: str, what: str, given: Any) -> Any:
+    """A pair of dates as days; anything else as it is."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        return given
+    return tuple(_day(own, what, item) for item in given)
+
+
+def _day(own: str, what: str, given: Any) -> float:
+    found = NO_VALUE if isinstance(given, int | float | np.number) else day(given)
+    if math.isnan(found):
+        raise ValueError(
+            f"{own}: {what} of a date must be dates, or texts such as '2024-02-29', got {given!r}."
+        )
+    return found
+
+
+def _dated(value: Any) -> Any:
+    """Days as texts of dates."""
+    if isinstance(value, tuple):
+        return [_dated(item) for item in value]
+    return str(np.datetime64(int(value), "D"))
 
 
 def _with_name(name: object, own: object) -> object:

@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import datetime as dt
 import io
 import json
 import pickle
@@ -383,6 +384,90 @@ def test_missing_cells_get_the_public_value():
     model = DPDirichletCategorical(categories=wards.select("ward"))
     column = model._reader().column(model, table[["ward"]], reset=True)
     assert column.tolist() == ["a", "b", "b"]
+
+
+VISITS = Schema(
+    {
+        "admitted": {"kind": "date", "bounds": ["2020-01-01", dt.date(2024, 12, 31)]},
+        "born": {"kind": "date", "bounds": ["1920-01-01", "2005-12-31"], "missing": "1970-01-11"},
+    }
+)
+FIRST = [18262, -1.0]  # 2020-01-01 and 1969-12-31
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"admitted": ["2020-01-01", "January"], "born": ["1969-12-31", None]},
+        {"admitted": ["2020-01-01T23:59", "2020-13-01"], "born": ["1969-12-31 10:00", ""]},
+        {"admitted": [dt.date(2020, 1, 1), np.nan], "born": [dt.date(1969, 12, 31), pd.NaT]},
+        {"admitted": [18262.0, np.nan], "born": [-1.0, np.nan]},
+        {
+            "admitted": pd.to_datetime(["2020-01-01 23:59", None]),
+            "born": pd.to_datetime(["1969-12-31", None]).astype("datetime64[s]"),
+        },
+    ],
+)
+def test_dates_are_days(frame):
+    frame = pd.DataFrame(frame)
+    before = frame.copy()
+    scaler = BoundedScaler(VISITS, feature_range=(0, 1))
+    found = scaler.fit(frame).inverse_transform(scaler.transform(frame))
+    np.testing.assert_allclose(found[0], FIRST, atol=1e-6)
+    assert np.isnan(found[1, 0]) and found[1, 1] == pytest.approx(10)
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_dates_of_files_arrow_and_polars_are_days():
+    text = "born,admitted\n1969-12-31,2020-01-01\n,2020-02-30\n"
+    X, _ = read_csv(io.StringIO(text), VISITS)
+    np.testing.assert_array_equal(X["admitted"], [18262, np.nan])
+    np.testing.assert_array_equal(X["born"], [-1, np.nan])
+    days = {"admitted": [dt.date(2020, 1, 1)], "born": [dt.date(1969, 12, 31)]}
+    scaler = BoundedScaler(VISITS)
+    for library in ("polars", "pyarrow"):
+        made = pytest.importorskip(library)
+        frame = made.DataFrame(days) if library == "polars" else made.table(days)
+        found = scaler.fit(frame).inverse_transform(scaler.transform(frame))
+        np.testing.assert_allclose(found[0], FIRST, atol=1e-6)
+
+
+def test_dates_are_written_as_such_and_refused_where_they_are_none():
+    assert Schema.from_json(VISITS.to_json()) == VISITS
+    assert VISITS.to_dict()["columns"][1] == {
+        "name": "born",
+        "kind": "date",
+        "bounds": ["1920-01-01", "2005-12-31"],
+        "missing": "1970-01-11",
+    }
+    toml = '[columns.admitted]\nkind = "date"\nbounds = [2020-01-01, 2024-12-31]'
+    assert Schema.from_toml(toml).columns == VISITS.columns[:1]
+    for bounds in ([0, 100], ["2020", "2021"], ["2020-01-01", None]):
+        with pytest.raises(ValueError, match=r"column 'a': bounds of a date must be dates"):
+            Schema({"a": {"kind": "date", "bounds": bounds}})
+    with pytest.raises(ValueError, match=r"column 'a': missing must be .* within bounds"):
+        Schema({"a": {**VISITS.columns[0].to_dict(), "name": "a", "missing": "2030-01-01"}})
+    when = pd.DataFrame({"a": pd.to_datetime(["2020-01-01"])})
+    number = Schema({"a": {"bounds": [0, 100], "missing": 50}})
+    with pytest.raises(ValueError, match=r"'a' holds dates or times .* declare dates with kind="):
+        BoundedScaler(number).fit(when)
+    zoned = when.assign(a=when["a"].dt.tz_localize("UTC"))
+    with pytest.raises(ValueError, match=r"'a' holds times .* without a time zone"):
+        BoundedScaler(Schema({"a": VISITS.columns[0].to_dict() | {"name": "a"}})).fit(zoned)
+
+
+def test_text_categories_of_a_column_of_numbers_are_refused_by_its_dtype():
+    schema = Schema({"k": {"categories": ["0", "1"]}})
+    for cells in ([0, 1], [True, False], [0.0, 1.0]):
+        with pytest.raises(ValueError, match=r"'k' has dtype .* no label can be in categories"):
+            CategoryEncoder(schema).fit(pd.DataFrame({"k": cells}))
+    numbers = Schema({"k": {"categories": [0, 1]}})  # text is read as numbers
+    assert CategoryEncoder(numbers).fit_transform(pd.DataFrame({"k": ["1"]})).tolist() == [[0, 1]]
+
+
+def test_sets_are_refused_since_they_have_no_order():
+    with pytest.raises(ValueError, match=r"categories must be a list, got \{"):
+        Schema({"k": {"categories": {"a", "b"}}})
 
 
 def test_numbers_of_another_kind_are_no_numbers():

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpbayes.cells import Value, as_category, of_kind, plain
-from skdpbayes.intake.tables import Numbers, as_table
+from skdpbayes.cells import Value, as_category, day, days, of_kind, plain
+from skdpbayes.intake.tables import Numbers, Table, as_table, kind_of
 from skdpbayes.schema import Column, Schema
 
 
@@ -60,7 +60,33 @@ def numbers(X: Any, schema: Schema | None, width: int | None) -> Numbers:
                 "schema.outcome behind it."
             )
     numeric = table.numeric(by_cell=True)
-    return numeric if sparse.issparse(numeric) else _substituted(numeric, schema.columns)
+    if sparse.issparse(numeric):
+        return numeric
+    for j, (column, dtype) in enumerate(zip(schema.columns, table.dtypes, strict=True)):
+        if column.kind == "date":
+            numeric = np.array(numeric, np.float64)  # not the caller's
+            numeric[:, j] = _days(column, dtype, table, j)
+        elif kind_of(dtype) in ("M", "m"):
+            raise ValueError(
+                f"Column {column.name!r} holds dates or times ({dtype}), and its kind is "
+                f"{column.kind!r}: declare dates with kind='date'."
+            )
+    return _substituted(numeric, schema.columns)
+
+
+_DATES = ("Date", "date32", "date64")  # of polars and pyarrow
+
+
+def _days(column: Column, dtype: Any, table: Table, j: int) -> np.ndarray:
+    """Days of a column of dates, each cell by itself."""
+    if isinstance(dtype, np.dtype) and dtype.kind == "M":
+        return days(table.column(j))
+    if kind_of(dtype) in ("M", "m") and str(dtype).split("[")[0] not in _DATES:
+        raise ValueError(
+            f"Column {column.name!r} holds times ({dtype}): convert it to dates, or to "
+            "datetime64 without a time zone."
+        )
+    return np.array([day(cell) for cell in table.cells(j)], np.float64)
 
 
 def _substituted(numeric: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, overload
 
 import numpy as np
 
-from skdpbayes.cells import as_category, number, objects, of_kind
+from skdpbayes.cells import as_category, day, number, objects, of_kind
 from skdpbayes.schema import Column, Outcome, Schema
 
 
@@ -155,7 +155,9 @@ def values_of(column: Column | Outcome, cells: Sequence[object]) -> np.ndarray:
     like = category_like(column)
     if like is not None:
         return objects([as_category(cell, like) for cell in cells])
-    found = np.array([number(cell) for cell in cells], np.float64)
+    dated = isinstance(column, Column) and column.kind == "date"
+    read = day if dated else number
+    found = np.array([read(cell) for cell in cells], np.float64)
     return of_kind(found, column.kind) if isinstance(column, Column) else found
 
 

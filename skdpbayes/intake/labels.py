@@ -22,6 +22,11 @@ from skdpbayes.intake.sources import converted
 from skdpbayes.intake.tables import dtype_of, frame_of, is_sequence, items, kind_of
 from skdpbayes.privacy.report import PrivacyLeakWarning
 
+_REPLACED = (
+    " (Within scikit-learn's meta-estimators, such as cross_val_predict and StackingClassifier, "
+    "labels may be replaced by 0, 1, ...: pass classes=[0, 1, ...] there.)"
+)
+
 
 def as_labels(y: Any) -> Any:
     """Array of labels, item by item unless it has a dtype of NumPy's.
@@ -47,9 +52,7 @@ def refuse_mixed(dtype: Any, labels: np.ndarray, what: str, name: str) -> None:
     if {kind, labels.dtype.kind} in ({text, number} for text in "US" for number in "biuf"):
         raise ValueError(
             f"{what} has dtype {dtype} and {name} {labels.dtype}: no label can be in {name}. Give "
-            "both as strings or both as numbers. (Within scikit-learn's meta-estimators, such as "
-            "cross_val_predict and StackingClassifier, labels may be replaced by 0, 1, ...: pass "
-            "classes=[0, 1, ...] there.)"
+            "both as strings or both as numbers." + (_REPLACED if name == "classes" else "")
         )
 
 

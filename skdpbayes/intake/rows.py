@@ -157,7 +157,7 @@ def refuse_text_columns(X: Any) -> None:
             "as skdpbayes.preprocessing.CategoryEncoder does. If one bad cell may have made a "
             "column of numbers one of text, as in pandas.read_csv, read the file by "
             "skdpbayes.read_csv, or convert the column by pandas.to_numeric(column, "
-            "errors='coerce'). Of dates take the days since a public one."
+            "errors='coerce'). Dates need a schema (kind='date'), or are days since a public one."
         )
 
 

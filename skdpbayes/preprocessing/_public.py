@@ -359,13 +359,14 @@ class CategoryEncoder(_Public):
 
     def _check_columns(self, X: RawRows) -> None:
         cells, own = self._cells(X, reset=True), self._lists()
-        if self._declared().schema is not None:  # whose cells are read by the declared kind
-            return
         dtypes = as_table(X, self.n_features_in_).dtypes
+        # Under a schema text is read as numbers or Booleans, but not the other way round.
+        read = self._declared().schema is not None
         names = self._names()
         told = range(len(cells)) if names is None else names
         for name, dtype, categories in zip(told, dtypes, own, strict=True):
-            if len({isinstance(category, str) for category in categories}) == 1:  # of one kind
+            kinds = {isinstance(category, str) for category in categories}
+            if kinds == {True} or (kinds == {False} and not read):
                 labels = np.asarray(categories.tolist())
                 refuse_mixed(dtype, labels, f"The column {name!r}", "categories")
 
