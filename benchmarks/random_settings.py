@@ -67,12 +67,14 @@ def _text(**values: Any) -> str:
 # --- Families -------------------------------------------------------------------------------------
 
 
-def logistic(rng: Rng) -> Setting:
+def logistic(rng: Rng, norms: tuple[float, ...] = (1.0,)) -> Setting:
     """Two classes."""
     kind, n, d = _one_of(rng, *_DESIGNS), _size(rng, 2.7, 5), int(_one_of(rng, 2, 3, 5, 10, 20))
     own = _privacy(rng)
     sd, level = float(_one_of(rng, 0.3, 1.0)), float(rng.normal(0, 1.5))
     norm = _norm(rng, kind, d)
+    longer = float(_one_of(rng, *norms))
+    norm *= longer
 
     def estimator() -> Any:
         from skdpbayes import DPBayesianLogisticRegression
@@ -83,7 +85,13 @@ def logistic(rng: Rng) -> Setting:
         return {"coef": rng.normal(0, sd, (fits, 1, d)), "intercept": np.full((fits, 1), level)}
 
     cell = Cell(estimator, n, truths, d, lambda rng: _DESIGNS[kind](rng, n, d))
-    return _text(design=kind, n=n, d=d, sd=sd, intercept=level, **own), cell
+    told = {"norm": longer} if longer > 1 else {}
+    return _text(design=kind, n=n, d=d, sd=sd, intercept=level, **told, **own), cell
+
+
+def norms(rng: Rng) -> Setting:
+    """As `logistic`, with norms of rows that are too large."""
+    return logistic(rng, (3.0, 10.0, 30.0))
 
 
 def classes(rng: Rng) -> Setting:
@@ -133,6 +141,37 @@ def linear(rng: Rng, looser: tuple[float, ...] = (1.0, 2.0, 5.0)) -> Setting:
 def loose(rng: Rng) -> Setting:
     """As `linear`, with bounds that say little."""
     return linear(rng, (30.0, 300.0, 3000.0))
+
+
+def categories(rng: Rng) -> Setting:
+    """Linear regression on a variable of unequal categories, the first left out, and numbers."""
+    k, n, own = int(_one_of(rng, 4, 6, 10)), _size(rng, 3, 5), _privacy(rng, -0.7)
+    rarest = float(_one_of(rng, 0.005, 0.01, 0.03))
+    share = np.r_[rarest, np.sort(rng.dirichlet(np.full(k - 1, 2.0)))]
+    share = share[::-1] / share.sum()
+    sd, noise = float(_one_of(rng, 0.3, 1.0)), float(_one_of(rng, 0.3, 1.0))
+    loose = float(_one_of(rng, 1.0, 3.0, 10.0))
+    reach = loose * 4 * float(np.hypot(sd, noise))
+    ends = np.r_[np.zeros(k - 1), -1, -1], np.ones(k + 1)
+
+    def design(rng: Rng) -> np.ndarray:
+        level = rng.choice(k, n, p=share)
+        return np.c_[np.eye(k)[level][:, 1:], rng.uniform(-1, 1, n), rng.normal(0, 0.3, n)]
+
+    def estimator() -> Any:
+        from skdpbayes import DPBayesianLinearRegression
+
+        return DPBayesianLinearRegression(bounds=(ends, (-reach, reach)), **own)
+
+    def truths(rng: Rng, fits: int) -> Values:
+        return {
+            "coef": rng.normal(0, sd, (fits, k + 1)),
+            "intercept": rng.normal(0, sd, fits),
+            "noise_std": np.full(fits, noise),
+        }
+
+    cell = Cell(estimator, n, truths, k + 1, design)
+    return _text(n=n, k=k, rarest=rarest, sd=sd, noise=noise, loose=loose, **own), cell
 
 
 def mixture(rng: Rng) -> Setting:
@@ -230,9 +269,11 @@ def program(rng: Rng) -> Setting:
 
 FAMILIES: dict[str, Callable[[Rng], Setting]] = {
     "logistic": logistic,
+    "norms": norms,
     "classes": classes,
     "linear": linear,
     "loose": loose,
+    "categories": categories,
     "mixture": mixture,
     "conjugate": conjugate,
     "hierarchy": hierarchy,

@@ -346,7 +346,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         if least > _EXCESS * responses * float(self._scales.y_half[0]):
             warn_user(
                 f"The residual standard deviation, {self.noise_std_:.3g}, seems to be larger than "
-                "that of the responses: then the fit is wrong. `bounds` of y, or of a column, may "
+                "that of the responses: the fit may be wrong. `bounds` of y, or of a column, may "
                 "leave out most of its values; check_data counts them.",
                 UserWarning,
             )

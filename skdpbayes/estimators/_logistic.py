@@ -403,6 +403,13 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
                 f"at most ({norm:.3g} / {middle:.3g})^2, as data_norm is {norm:.3g}: centre and "
                 "scale columns by public bounds, with BoundedScaler."
             )
+        if schema is not None and len(bounds) == len(schema.columns):
+            longest = math.hypot(*(max(map(abs, own)) for own in bounds))
+            if norm > 2 * longest:
+                yield (
+                    f"No row within the declared bounds is longer than {longest:.3g}, and noise is "
+                    f"in units of data_norm, which is {norm:.3g}: take that of a typical row."
+                )
         n = plan.facts.n_rows
         if n is None or not math.isfinite(self.epsilon):
             return

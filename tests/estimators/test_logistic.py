@@ -205,6 +205,10 @@ def test_a_plan_says_where_public_facts_leave_little_to_learn():
     assert "has the norm 54.9" in hint and "data_norm is 1.41" in hint
     known = DPBayesianLogisticRegression(classes=schema, data_norm=60.0)
     assert known.plan(20_000).hints == ()
+    scaled = Schema({"a": {"bounds": [-1, 1]}, "b": {"bounds": [0, 1]}}, schema.outcome)
+    (hint,) = DPBayesianLogisticRegression(classes=scaled, data_norm=3).plan(20_000).hints
+    assert "longer than 1.41, and noise is in units of data_norm, which is 3" in hint
+    assert DPBayesianLogisticRegression(classes=scaled, data_norm=2).plan(20_000).hints == ()
     plain = DPBayesianLogisticRegression(epsilon=0.1, classes=[0, 1])
     (hint,) = plain.plan(100, 10).hints
     assert "100 rows tell little of 11 columns at epsilon=0.1" in hint
