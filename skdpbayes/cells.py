@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import fractions
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ _BASES: tuple[tuple[type, Any], ...] = (
 )
 
 _FIRST = datetime.date(1970, 1, 1)
+_DATE = re.compile(r"\s*(\d{4}-\d\d-\d\d)(?:[T ].*)?\s*$", re.ASCII)
 NO_VALUE = float("nan")  # equal to no label, and no other object
 
 
@@ -71,19 +73,21 @@ def number(cell: Any) -> float:
 
 
 def day(cell: Any) -> float:
-    """Days of a date since 1970-01-01: a date, or a text that starts with one (ISO 8601).
+    """Days of a date since 1970-01-01; its time is left out.
 
-    Numbers are days already. NaN for anything else.
+    A date, a text like "2024-02-29" or "2024-02-29 10:00", or a number, which is such days already.
+    NaN for anything else.
     """
-    cell = plain(cell)
     try:
-        if isinstance(cell, str):
-            text = cell.strip()
-            cell = datetime.date.fromisoformat(text[:10] if text[10:11] in ("", "T", " ") else "")
-        if isinstance(cell, datetime.date):
-            return float(cell.toordinal() - _FIRST.toordinal())
+        if issubclass(type(cell), datetime.date):  # by its own method: a subclass runs no code
+            ordinal = datetime.date.toordinal(cell)
+            return float(ordinal - _FIRST.toordinal()) if ordinal > 1 else NO_VALUE  # 1: NaT
+        cell = plain(cell)
         if isinstance(cell, np.datetime64):
             return float(days(np.array([cell]))[0])
+        if isinstance(cell, str):
+            date = _DATE.match(cell)
+            return NO_VALUE if date is None else day(datetime.date.fromisoformat(date[1]))
     except Exception:  # as in `number`
         return NO_VALUE
     return number(cell)

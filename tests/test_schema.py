@@ -386,6 +386,7 @@ def test_missing_cells_get_the_public_value():
     assert column.tolist() == ["a", "b", "b"]
 
 
+FIRST_DAY = dt.datetime(1969, 12, 31, 23, 59)
 VISITS = Schema(
     {
         "admitted": {"kind": "date", "bounds": ["2020-01-01", dt.date(2024, 12, 31)]},
@@ -402,6 +403,8 @@ FIRST = [18262, -1.0]  # 2020-01-01 and 1969-12-31
         {"admitted": ["2020-01-01T23:59", "2020-13-01"], "born": ["1969-12-31 10:00", ""]},
         {"admitted": [dt.date(2020, 1, 1), np.nan], "born": [dt.date(1969, 12, 31), pd.NaT]},
         {"admitted": [18262.0, np.nan], "born": [-1.0, np.nan]},
+        {"admitted": [" 2020-01-01 ", "2020-01-01+05"], "born": ["1969-12-31", "19691231"]},
+        {"admitted": [pd.Timestamp("2020-01-01 10:00"), "x"], "born": [FIRST_DAY, "-1"]},
         {
             "admitted": pd.to_datetime(["2020-01-01 23:59", None]),
             "born": pd.to_datetime(["1969-12-31", None]).astype("datetime64[s]"),
@@ -468,6 +471,12 @@ def test_text_categories_of_a_column_of_numbers_are_refused_by_its_dtype():
 def test_sets_are_refused_since_they_have_no_order():
     with pytest.raises(ValueError, match=r"categories must be a list, got \{"):
         Schema({"k": {"categories": {"a", "b"}}})
+    frame = pd.DataFrame({"k": ["a"]})
+    for given in ({"k": {"a", "b"}}, [{"a", "b"}], {"a", "b"}):
+        with pytest.raises(ValueError, match="categories must be a list, which has an order"):
+            CategoryEncoder(given).fit(frame)
+    with pytest.raises(ValueError, match="classes must be a list"):
+        DPBayesianLogisticRegression(classes={0, 1}).plan(100, 2)
 
 
 def test_numbers_of_another_kind_are_no_numbers():

@@ -89,7 +89,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         ``(data_norm / |x|)**2``, which costs information and does not bias; without noise
         (``epsilon=inf``) it has its full weight. Predictions take rows as they are. None means
         ``sqrt(n_features)``, the typical norm of standardised features. Rows are cut at 1024 times
-        this norm. It is never learnt from data.
+        this norm. It is never learnt from data; "na-dpvi" finds from a release where rows are far
+        shorter.
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     prior_scale : float, default=1.0
@@ -341,8 +342,12 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         whitens = settings.solver in of_scores or (settings.solver == "sgld" and n is not None)
         if not whitens or plain or not private:
             return Task(model, bounds)
-        most = np.float32(np.inf if n is None else n * settings.most_rows)
-        counted = settings.solver in of_scores and (n is None or settings.most_rows > 1)
+        persons = settings.most_rows > 1
+        counted = settings.solver in of_scores and (n is None or persons)
+        # Moments of persons are means over their rows.
+        most = np.float32(np.inf)
+        if n is not None and (counted or not persons):
+            most = np.float32(n * settings.most_rows)
         return Task(WhitenedLogistic(model, np.float32(0.7 * row), most, counted), bounds)
 
     def _settings(self, facts: Facts) -> Settings:

@@ -62,9 +62,10 @@ def numbers(X: Any, schema: Schema | None, width: int | None) -> Numbers:
     numeric = table.numeric(by_cell=True)
     if sparse.issparse(numeric):
         return numeric
+    with np.errstate(all="ignore"):  # of a longdouble that is too large for a float
+        numeric = numeric.astype(np.float64)  # a copy
     for j, (column, dtype) in enumerate(zip(schema.columns, table.dtypes, strict=True)):
         if column.kind == "date":
-            numeric = np.array(numeric, np.float64)  # not the caller's
             numeric[:, j] = _days(column, dtype, table, j)
         elif kind_of(dtype) in ("M", "m"):
             raise ValueError(
@@ -90,8 +91,6 @@ def _days(column: Column, dtype: Any, table: Table, j: int) -> np.ndarray:
 
 
 def _substituted(numeric: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray:
-    with np.errstate(all="ignore"):  # of a longdouble that is too large for a float
-        numeric = numeric.astype(np.float64)
     for j, column in enumerate(columns):
         values = numeric[:, j]
         if column.categories is not None:

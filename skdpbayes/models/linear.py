@@ -152,9 +152,9 @@ class LinearRegression:
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses."""
         del params
-        own = self.huber_of(record["x"])
+        own = self.huber
         of_weights = jnp.sum(record["x"] ** 2) * (own.weights * own.cut) ** 2
-        return jnp.sqrt(of_weights + (self.unit * self.huber.spread) ** 2)
+        return jnp.sqrt(of_weights + (self.unit * own.spread) ** 2)
 
     def bounds(self, row_norm: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature."""

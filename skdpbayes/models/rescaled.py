@@ -90,13 +90,12 @@ class LinearInCoordinates(LinearRegression):
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Bound on the norm of a score over all responses, raised where rows are long.
 
-        A record's weight is inverse to it: the weighted curvature of a long row is then no larger
-        than that of a row of `row_norm`.
+        A record's weight is inverse to it: the weighted curvature of a long row is then hardly
+        larger than that of a row of `row_norm`, and so is its score, wherever it is cut.
         """
         seen, most = self._seen(record), jnp.asarray(self.row_norm)
         ordinary = super().score_bound(params, {"x": most[None]})
-        steeper = self.huber_of(seen["x"]).slopes[0] / self.huber.slopes[0]
-        long = ordinary * steeper * jnp.sum(seen["x"] ** 2) / most**2
+        long = ordinary * jnp.sum(seen["x"] ** 2) / most**2
         return jnp.maximum(super().score_bound(params, seen), long)
 
     def huber_of(self, x: jax.Array) -> Huber:

@@ -523,16 +523,17 @@ def _combined(model: Model, state: TraceState) -> Averages:
     Between its point and the present estimate a score may be far from linear: the square of what it
     should change by is added to its variance. Scores are nearly linear over a small part of the
     unit, where coordinates have one: there less is added. With a `working_point` the mean slope of
-    scores is known, and only the part `_BENT` of what it corrects is added.
+    scores is known. Only the part `_BENT` of what it corrects is added, and what an error of the
+    curvature makes of the distance.
     """
     blocks = state.blocks
     if isinstance(model, HasWorkingPoint):
         slopes = model.mean_slopes(state.theta, blocks.point)
         bent = (state.theta - blocks.point) * (slopes - 1) @ _asked(model, state)
-        # The curvature has one error for all rounds, so that many do not average it out.
-        error, rounds = _curvature_error(model, state), jnp.sum(blocks.weight[:, 0] > 0)
+        # The curvature has one error for all blocks, so that many do not average it out.
+        error, many = _curvature_error(model, state), jnp.sum(blocks.weight[:, 0] > 0)
         moved = jnp.square(blocks.point - state.theta)
-        wrong = rounds * error * jax.vmap(lambda x: _summed(model, x))(moved)
+        wrong = many * error * jax.vmap(lambda x: _summed(model, x))(moved)
         return average(over(doubted(blocks, jnp.square(_BENT * bent) + wrong), slopes))
     moved = state.theta - blocks.point
     away = jnp.square(moved @ _asked(model, state))

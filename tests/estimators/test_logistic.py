@@ -208,7 +208,9 @@ def test_a_plan_says_where_public_facts_leave_little_to_learn():
     scaled = Schema({"a": {"bounds": [-1, 1]}, "b": {"bounds": [0, 1]}}, schema.outcome)
     (hint,) = DPBayesianLogisticRegression(classes=scaled, data_norm=3).plan(20_000).hints
     assert "longer than 1.41, and noise is in units of data_norm, which is 3" in hint
-    assert DPBayesianLogisticRegression(classes=scaled, data_norm=2).plan(20_000).hints == ()
+    assert DPBayesianLogisticRegression(classes=scaled, data_norm=2.7).plan(20_000).hints == ()
+    some = Schema({"a": {"bounds": [-1, 1]}, "b": {}}, schema.outcome)
+    assert DPBayesianLogisticRegression(classes=some, data_norm=3).plan(20_000).hints == ()
     plain = DPBayesianLogisticRegression(epsilon=0.1, classes=[0, 1])
     (hint,) = plain.plan(100, 10).hints
     assert "100 rows tell little of 11 columns at epsilon=0.1" in hint
@@ -619,6 +621,18 @@ def test_repr_tells_what_earlier_fits_cost():
     spent = fit.fit(X, y).privacy_spent_
     assert f"epsilon={rounded(spent.cumulative_epsilon)} with earlier fits" in repr(spent)
     assert spent.cumulative_epsilon > spent.epsilon
+
+
+def test_the_number_of_moments_is_public_or_released_and_of_records():
+    def number(**changes):
+        model = DPBayesianLogisticRegression(classes=[0, 1], **changes).plan(2000, 3).model
+        return float(model.n_records), model.counted
+
+    assert number() == number(solver="sgld") == (2000, False)
+    assert number(max_rows_per_person=4) == (8000, True)
+    # Moments of persons are means, and here their rows are not counted.
+    assert number(max_rows_per_person=4, solver="sgld") == (np.inf, False)
+    assert number(adjacency="add_remove", sampling_rate=1.0) == (np.inf, True)
 
 
 def test_a_norm_far_too_large_costs_little():

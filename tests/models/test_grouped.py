@@ -467,6 +467,20 @@ def test_a_released_number_of_rows_stands_for_simulated_ones():
     assert found.n_records == 3000 and found.count_variance == pytest.approx(1e-4)
 
 
+@pytest.mark.parametrize(("most", "shorter"), [(1, True), (2, False)])
+def test_rows_far_shorter_than_their_norm_have_their_own_length(most, shorter):
+    """Unless they are those of persons, whose moments are means."""
+    model = hierarchical(max_rows_per_person=most, data_norm=50.0).plan(2000, 2).model
+    (opening,) = model.openings()
+    sums = {"moments": 2000 * jnp.eye(2)[None, :, None], "sizes": jnp.full(3, 700.0)}
+    sums |= {"count": jnp.array([2000.0])} if model.counted else {}
+    with jax.enable_x64(True):
+        scales = dict.fromkeys(sums, jnp.asarray(0.1))
+        axes = opening.update(model.init(), sums, scales, jax.random.key(0))["axes"]
+    second = np.linalg.inv(np.asarray(axes @ axes.T, np.float64)).trace()
+    assert second == pytest.approx(2 if shorter else float(model.row_norm) ** 2, rel=0.01)
+
+
 def test_parameters_of_other_solvers_are_refused():
     with pytest.raises(ValueError, match="n_chains=2 needs solver='sgld'"):
         hierarchical(n_chains=2).plan(2000, 2)

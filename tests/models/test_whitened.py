@@ -14,7 +14,7 @@ from skdpbayes.models.base import prior_common_scale, prior_matrix
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.standard_rows import standard_rows
-from skdpbayes.models.whitened import InCoordinates, WhitenedLogistic
+from skdpbayes.models.whitened import InCoordinates, WhitenedLogistic, whitening_axes
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 
@@ -161,6 +161,23 @@ def test_rows_far_shorter_than_their_norm_have_their_own_length(n_records, count
     # The number of rows of persons, which is counted beside a public bound, is not that of moments.
     known = np.isfinite(n_records) != counted
     assert (0.7 < second < 1.05) if known else second == pytest.approx(0.04 / 9, rel=0.05)
+
+
+@pytest.mark.parametrize(("square", "found"), [(0.2, 0.2), (0.3, 1.0)])
+def test_rows_are_short_below_a_quarter_of_the_square_of_the_norm(square, found):
+    with jax.enable_x64(True):
+        moments = 1000 * square * 9 / D * jnp.eye(D)
+        axes = np.asarray(whitening_axes(moments, jnp.asarray(1e-6), jnp.float32(3), 1000.0))
+    np.testing.assert_allclose(np.linalg.inv(axes @ axes.T).trace(), 9 * found, rtol=1e-3)
+
+
+def test_moments_that_noise_hides_are_at_most_two_standard_errors():
+    n, variance = 1e6, 2500.0
+    with jax.enable_x64(True):
+        moments = -10 * jnp.eye(D)  # below zero
+        axes = np.asarray(whitening_axes(moments, jnp.asarray(variance), jnp.float32(3), n))
+    expected = 2 * np.sqrt(2 * D * variance) / n
+    np.testing.assert_allclose(np.linalg.inv(axes @ axes.T).trace(), expected, rtol=1e-4)
 
 
 def test_no_row_adds_more_than_the_block_allows_and_none_is_clipped_there():

@@ -30,7 +30,14 @@ from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import prior_axes
 from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
 from skdpbayes.solvers.averages import Averages, over
-from skdpbayes.solvers.na_dpvi import NADPVI, _estimated, _trust, _without_doubtful
+from skdpbayes.solvers.na_dpvi import (
+    NADPVI,
+    _curvature_error,
+    _estimated,
+    _less_sure,
+    _trust,
+    _without_doubtful,
+)
 from skdpbayes.solvers.released_curvature import Curvature
 
 N = 2000
@@ -289,6 +296,30 @@ def test_a_variance_moves_by_a_factor_of_e_in_a_round():
         found = score.update(state, asked, jnp.int32(1), far, {"score": jnp.float32(1)})
         after = np.asarray(found.theta)
     assert (before - after)[0] * 1.5 == pytest.approx(1, rel=1e-6) and abs(after[1]) > 0.02
+
+
+@pytest.mark.parametrize("noise", [1.0, 50.0, 1e6])
+def test_noise_of_the_curvature_counts_as_far_as_denoising_leaves_it(noise):
+    normal = normal_prior(0.1, 1.0, 0.02)
+    model = LinearRegression(3, *map(np.float32, (0.1, 1.0, 0.02, 1.5)), normal, Huber.at(2))
+    with enable_x64(True):
+        state = NADPVI(np.float32(1), np.float32(1), np.int32(6)).init(model, jax.random.key(0))
+        known = state.known._replace(kept_variance=jnp.float32(noise))
+        state = state._replace(known=known, curvature=jnp.diag(jnp.array([40.0, 100, 200, 300])))
+        found = np.asarray(_curvature_error(model, state))
+    # Eigenvalues that differ by half their mean have entries of this mean square.
+    for place, (mean, size) in enumerate([(40, 1), (200, 3), (200, 3), (200, 3)]):
+        signal = (0.5 * mean) ** 2 / size
+        assert found[place] == pytest.approx(noise * (signal / (noise + signal)) ** 2, rel=1e-4)
+
+
+def test_the_reported_covariance_is_its_mean_over_the_noise_of_the_curvature():
+    values, variance = np.array([0.0, 20.0, 100.0]), 2.0
+    known = Curvature.none(3)._replace(kept_variance=jnp.float32(variance))
+    found = np.diag(np.asarray(_less_sure(jnp.diag(jnp.asarray(values)), known)))
+    noisy = values + np.sqrt(2 * variance) * np.random.default_rng(0).normal(size=(200_000, 3))
+    np.testing.assert_allclose(found[1:] ** -2, (noisy[:, 1:] ** -2.0).mean(axis=0), rtol=0.01)
+    assert found[0] == 0
 
 
 def test_scores_over_factors_have_their_noise_over_squares():
