@@ -640,11 +640,11 @@ def test_a_norm_far_too_large_costs_little():
     missed, widths = [], []
     for seed in range(8):
         rng = np.random.default_rng(seed)
-        rows = rng.normal(size=(4000, 2))
-        labels = (rows @ [1.0, -0.5] > rng.logistic(size=4000)).astype(int)
+        rows = rng.normal(size=(4000, 3))
+        labels = (rows @ [1.0, -0.5, 0.0] > rng.logistic(size=4000)).astype(int)
         found = DPBayesianLogisticRegression(1.0, classes=[0, 1], data_norm=30, random_state=seed)
         draws = found.fit(rows, labels).posterior_samples_["coef"][:, 0]
-        missed.append((draws.mean(axis=0) - [1, -0.5]) / draws.std(axis=0))
+        missed.append((draws.mean(axis=0) - [1, -0.5, 0]) / draws.std(axis=0))
         widths.append(draws.std(axis=0))
     assert np.mean(widths) < 0.1 and np.abs(missed).max() < 4
     assert np.sqrt(np.mean(np.square(missed))) < 1.5

@@ -398,6 +398,21 @@ def test_predictions_are_averages_over_the_posterior(fitted):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", ["arrays", "fields"])
+def test_a_response_without_a_default_is_none_in_predictions(form):
+    def required(x, y):
+        slope = numpyro.sample("slope", dist.Normal(0, 2))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(slope * x[:, 0], 1), obs=y)
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 1))
+    y = 2 * x[:, 0] + rng.normal(size=2000)
+    model = DPNumPyroModel(required, epsilon=5.0, solver="na-dpvi")
+    records, new = ((x, y), x) if form == "arrays" else (({"x": x, "y": y},), {"x": x})
+    np.testing.assert_allclose(model.fit(*records).predict(new), 2 * x[:, 0], atol=0.4)
+
+
 def test_records_that_are_no_numbers_are_predicted_with_a_warning(fitted):
     rows = X[:3].copy()
     rows[1, 0] = np.nan

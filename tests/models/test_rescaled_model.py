@@ -54,7 +54,8 @@ def opened(number, params, records, noise=0.0, model=None):
         sums[name] = part.total() if hasattr(part, "total") else part.sum(axis=0)
         sums[name] = sums[name] + noise * rng.normal(size=sums[name].shape)
     with jax.enable_x64(True):  # as in a run
-        return opening.update(params, sums, {name: jnp.float32(noise) for name in sums}, None)
+        scales = {name: jnp.float32(noise) for name in sums}
+        return jax.jit(opening.update)(params, sums, scales, None)
 
 
 def sizes(x, error):

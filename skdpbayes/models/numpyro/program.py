@@ -142,11 +142,20 @@ class Program:
         return self.called(self.model, batch, public)
 
     def called(self, function, batch, public):
-        """Call a function as the model is called: with arrays of JAX, never of NumPy."""
+        """Call a function as the model is called: with arrays of JAX, never of NumPy.
+
+        A response that is not there is None, where its argument has no default.
+        """
         given, public = jax.tree.map(jnp.asarray, (dict(batch), dict(public)))
         own = [name for name, *_ in self.fields if name in given]
         positional = [given[name] for name in own if name.isdigit()]
         named = {name: given[name] for name in own if not name.isdigit()}
+        arguments = inspect.signature(function).parameters
+        by_place = {str(place): name for place, name in enumerate(arguments)}
+        for name in [name for name, *_ in self.fields if name not in given]:
+            argument = arguments.get(by_place.get(name, name))
+            if argument is not None and argument.default is inspect.Parameter.empty:
+                named[argument.name] = None
         with _AllOfTheBatch(len(given[own[0]])):
             return function(*positional, **named, **dict(self.constants), **public)
 
