@@ -382,14 +382,14 @@ class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
         has_paid = saved is not None and self._has_paid(saved.paid)
         if not has_paid:
             self._warn_if_long(plan)
-            for hint in plan.hints:
-                warn_user(hint, UserWarning)
             self._charge(plan.report)
         if checkpoint is not None:
             checkpoint.paid = saved.paid if saved and has_paid else (self._entries() or [""])[-1]
         self._warn_before(plan)
         if self._parameters().get("verbose"):
             print(f"[{type(self).__name__}] {plan.solver_name}: {plan.report!r}")
+            for hint in plan.hints:
+                print(f"[{type(self).__name__}] {hint}")
         for name in self._fitted:  # an interrupted refit leaves no old model beside a new report
             self.__dict__.pop(name, None)
         self.privacy_spent_ = plan.report  # before the first noise: an interrupted fit counts

@@ -15,8 +15,6 @@ from skdpbayes import (
 from skdpbayes.mechanism import records
 
 pytestmark = [
-    # Tables of these checks are small.
-    pytest.mark.filterwarnings("ignore:Intervals will be at least"),
     pytest.mark.filterwarnings(
         "ignore::skdpbayes.privacy.PrivacyLeakWarning"
     ),  # the checks give no classes, and seeds
