@@ -409,7 +409,6 @@ def test_a_fit_that_was_interrupted_releases_what_it_would_have(
 
 
 @pytest.mark.usefixtures("compiled_quickly", "step_by_step")
-@pytest.mark.filterwarnings("ignore:Intervals will be at least")  # of few rows
 def test_chains_go_on_where_they_were(tmp_path, monkeypatch):
     X, y = divided.table()
     file = tmp_path / "fit.ckpt"

@@ -59,7 +59,6 @@ class Recorder:
     ids=["37", "chains", "300", "one", "scaler"],
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore:Intervals will be at least")  # of few rows
 def test_callbacks_are_told_of_a_hundred_parts_and_no_rows(model, data):
     plain, recorder = type(model)(**model.get_params()).fit(*data), Recorder()
     model.set_callbacks(recorder).fit(*data)

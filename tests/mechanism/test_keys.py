@@ -181,7 +181,6 @@ def test_one_cell_of_a_list_changes_no_other_record():
     DPBayesianLogisticRegression(classes=two, n_steps=20).fit(X, y)
 
 
-@pytest.mark.filterwarnings("ignore:Intervals will be at least")  # of few rows
 def test_an_interrupted_refit_leaves_no_posterior(monkeypatch):
     X, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 2
     model = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20).fit(X, y)

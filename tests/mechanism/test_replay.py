@@ -24,6 +24,5 @@ def test_mean_field_guide_is_a_function_of_the_releases():
     check_replay("dpvi", guide="mean_field")
 
 
-@pytest.mark.filterwarnings("ignore:Intervals will be at least")  # of few rows
 def test_plain_chains_are_functions_of_the_releases():
     check_replay("sgld", learning_rate=1e-6, n_chains=2)

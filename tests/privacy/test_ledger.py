@@ -127,7 +127,6 @@ def test_plans_are_kept_to_and_composed_tightly():
         ledger.charge(SOME)
 
 
-@pytest.mark.filterwarnings("ignore:An average word")  # of few documents
 def test_adjacency_and_unit_are_the_ledgers():
     ledger = PrivacyLedger(1.0, 1e-5)
     for wrong in ({"adjacency": "replace_one"}, {"unit": "document"}):

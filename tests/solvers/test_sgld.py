@@ -101,7 +101,6 @@ def test_a_step_too_large_is_refused_with_the_largest_allowed(compiled_quickly):
     assert smaller.noise_multiplier == pytest.approx(noise_multiplier(0.1 * largest, 0.2, 0.7))
 
 
-@pytest.mark.filterwarnings("ignore:Intervals will be at least")  # of few rows
 def test_chains_share_the_budget():
     one, three = (
         estimator(n_chains=c, sampling_rate=0.2, learning_rate=1e-4).fit(X, Y) for c in (1, 3)
@@ -115,7 +114,6 @@ def test_chains_share_the_budget():
     assert all(not np.isclose(flat[i], flat[j]).any() for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
-@pytest.mark.filterwarnings("ignore:Intervals will be at least")  # of few rows
 def test_a_decreasing_schedule_is_accounted_as_it_runs():
     fit = estimator(
         step_schedule="decreasing", learning_rate=1e-4, sampling_rate=0.2, clipping_norm=0.7

@@ -399,7 +399,6 @@ def test_what_classes_share_is_left_to_the_prior():
 @pytest.mark.parametrize(
     "kind", slow_but(["zero", "equal", "separable", "one class"], "zero", "separable")
 )
-@pytest.mark.filterwarnings("ignore:Intervals will be at least")  # of few rows
 def test_no_release_is_too_odd_for_them(kind):
     """The posterior is finite, with little noise and with much, whatever the records are."""
     rng = np.random.default_rng(0)
