@@ -58,13 +58,16 @@ def opened(number, params, records, noise=0.0, model=None):
         return jax.jit(opening.update)(params, sums, scales, None)
 
 
+_SIZES = jax.jit(sizes_of_columns)
+
+
 def sizes(x, error):
     """Of columns, from waves whose amplitudes have noise of a given standard deviation."""
     with jax.enable_x64(True):
         value = sum(jax.vmap(lambda row: waves(row, COLUMN_WAVES))(x.astype(f32)))
         noise = error * len(x) / np.sqrt(x.shape[1] * COLUMN_WAVES)
         value = value + noise * np.random.default_rng(5).normal(size=value.shape)
-        found = sizes_of_columns(value, float(len(x)), noise)
+        found = _SIZES(value, float(len(x)), noise)
         return type(found)(*(np.asarray(x) for x in found))
 
 

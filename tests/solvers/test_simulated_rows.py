@@ -467,7 +467,7 @@ def test_a_normal_posterior_has_the_mean_slope_and_curvature_of_scores_that_bend
             missed = seen - sums(at)
             return -missed @ jnp.linalg.solve(spread, missed) / 2
 
-        half = rng.normal(size=(6_000, k * p))
+        half = rng.normal(size=(3_000, k * p))
         draws = mean.ravel() + np.concatenate([half, -half]) @ root.T
         slope = jnp.mean(jax.lax.map(jax.grad(log_likelihood), draws, batch_size=500), axis=0)
         turn = jnp.mean(jax.lax.map(jax.hessian(log_likelihood), draws, batch_size=500), axis=0)
