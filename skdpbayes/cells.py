@@ -88,7 +88,7 @@ def day(cell: Any) -> float:
         if isinstance(cell, str):
             date = _DATE.match(cell)
             return NO_VALUE if date is None else day(datetime.date.fromisoformat(date[1]))
-    except Exception:  # as in `number`
+    except Exception:  # any error at all would tell that the record is there
         return NO_VALUE
     return number(cell)
 

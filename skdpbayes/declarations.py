@@ -161,21 +161,17 @@ class Declared:
         elif isinstance(given, Mapping):
             lists = by_name(given, names, "categories")
         else:
-            refuse_set(given)
             lists = list(given)
             if not any(isinstance(own, list | tuple | np.ndarray | Set) for own in lists):
                 lists = [lists] * n
-        for own in lists:
-            refuse_set(own)
+        if any(isinstance(own, Set) for own in (given, *lists)):
+            raise ValueError(
+                "categories must be a list, which has an order; that of a set differs between "
+                f"processes, got {given!r}."
+            )
         if len(lists) != n:
             raise ValueError(f"categories has {len(lists)} lists, X has {n} columns.")
         return [_distinct(own) for own in lists]
-
-
-def refuse_set(values: object) -> None:
-    """Raise for a set of categories: its order differs between processes."""
-    if isinstance(values, Set):
-        raise ValueError(f"categories must be a list, which has an order, got {values!r}.")
 
 
 def declared_labels(labels: Any, name: str) -> np.ndarray:

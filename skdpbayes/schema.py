@@ -129,8 +129,10 @@ class Column:
         """The column in JSON's types."""
         own = _as_dict(self)
         if self.kind == "date":
-            dates = {"bounds": self.bounds, "missing": self.missing}
-            own |= {name: _dated(value) for name, value in dates.items() if value is not None}
+            if self.bounds is not None:
+                own["bounds"] = [_dated(end) for end in self.bounds]
+            if self.missing is not None:
+                own["missing"] = _dated(float(self.missing))
         return own
 
 
@@ -314,14 +316,14 @@ def _put(self: object, **values: object) -> None:
         object.__setattr__(self, name, value)
 
 
-def _days(own: str, what: str, given: Any) -> Any:
+def _days(own: str, what: str, given: object) -> object:
     """A pair of dates as days; anything else as it is."""
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         return given
     return tuple(_day(own, what, item) for item in given)
 
 
-def _day(own: str, what: str, given: Any) -> float:
+def _day(own: str, what: str, given: object) -> float:
     found = NO_VALUE if isinstance(given, int | float | np.number) else day(given)
     if math.isnan(found):
         raise ValueError(
@@ -330,11 +332,9 @@ def _day(own: str, what: str, given: Any) -> float:
     return found
 
 
-def _dated(value: Any) -> Any:
-    """Days as texts of dates."""
-    if isinstance(value, tuple):
-        return [_dated(item) for item in value]
-    return str(np.datetime64(int(value), "D"))
+def _dated(days: float) -> str:
+    """Days since 1970-01-01 as the text of a date."""
+    return str(np.datetime64(int(days), "D"))
 
 
 def _with_name(name: object, own: object) -> object:

@@ -89,8 +89,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         ``(data_norm / |x|)**2``, which costs information and does not bias; without noise
         (``epsilon=inf``) it has its full weight. Predictions take rows as they are. None means
         ``sqrt(n_features)``, the typical norm of standardised features. Rows are cut at 1024 times
-        this norm. It is never learnt from data; "na-dpvi" finds from a release where rows are far
-        shorter.
+        this norm. It is never learnt from data; "na-dpvi", and "sgld" with a public number of rows,
+        find from a release where rows are far shorter.
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     prior_scale : float, default=1.0

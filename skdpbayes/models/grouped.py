@@ -264,7 +264,7 @@ class GroupedLogistic:
             return record["x"], self.rows.known(record)
 
         def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
-            n = number_of_moments(self, params)
+            n = number_of_moments(self.n_records, params if self.counted else {})
             return {**params, "axes": whitening_axes(moments, variance, norm, n)}
 
         moments = moments_opening(norm, row, learn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,16 @@ from scipy import stats
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 
 _FAR = 2.5  # of logarithms of variances, beyond which the mean slope is taken for constant
+
+
+class Normal(Protocol):
+    """Functions of the standard normal distribution, of SciPy or JAX."""
+
+    def pdf(self, x: Any, /) -> Any:
+        """Density."""
+
+    def cdf(self, x: Any, /) -> Any:
+        """Distribution function."""
 
 
 class Huber(NamedTuple):
@@ -35,8 +45,8 @@ class Huber(NamedTuple):
         return cls(*map(np.float32, cls.moments(cut, stats.norm)))
 
     @classmethod
-    def moments(cls, cut: Any, normal: Any) -> Huber:
-        """Moments for a cut, given the functions of a normal distribution of SciPy or JAX."""
+    def moments(cls, cut: Number, normal: Normal) -> Huber:
+        """Moments for a cut, by functions for its kind of number."""
         density, inside = normal.pdf(cut), 2 * normal.cdf(cut) - 1
         square_inside = inside - 2 * cut * density
         mean_square = square_inside + cut**2 * (1 - inside)

@@ -222,7 +222,7 @@ class WhitenedLogistic:
             return record["x"], self.model.known(record)
 
         def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
-            n = number_of_moments(self, params)
+            n = number_of_moments(self.n_records, params if self.counted else {})
             return {"axes": whitening_axes(moments, variance, norm, n)}
 
         moments = moments_opening(norm, row, learn)
@@ -272,22 +272,23 @@ def whitening_axes(
     return (vectors / jnp.sqrt(second)).astype(jnp.float32)
 
 
-def number_of_moments(model: Any, params: Params) -> jax.Array:
+def number_of_moments(n_records: Number, params: Params) -> jax.Array:
     """Number of records that released moments are of; infinite where it is not known.
 
     Moments of persons are means over rows, and what is known of a number is that of rows.
 
     Parameters
     ----------
-    model : WhitenedLogistic or GroupedLogistic
+    n_records : float
+        As in `WhitenedLogistic`.
     params : dict
         With the count, if it is released.
     """
-    n = jnp.asarray(model.n_records)
-    if not model.counted:
-        return n
-    persons = jnp.isfinite(n)
-    return jnp.where(persons, jnp.inf, params[_COUNT[0]])
+    public, (released, _) = jnp.asarray(n_records), _COUNT
+    if released not in params:
+        return public
+    # Beside a public number it is that of the rows of persons.
+    return jnp.where(jnp.isfinite(public), jnp.inf, params[released])
 
 
 def no_count() -> Params:

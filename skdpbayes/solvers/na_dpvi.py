@@ -533,7 +533,7 @@ def _combined(model: Model, state: TraceState) -> Averages:
         # The curvature has one error for all blocks, so that many do not average it out.
         error, many = _curvature_error(model, state), jnp.sum(blocks.weight[:, 0] > 0)
         moved = jnp.square(blocks.point - state.theta)
-        wrong = many * error * jax.vmap(lambda x: _summed(model, x))(moved)
+        wrong = many * error * jax.vmap(lambda x: _shared(model, x, jnp.sum))(moved)
         return average(over(doubted(blocks, jnp.square(_BENT * bent) + wrong), slopes))
     moved = state.theta - blocks.point
     away = jnp.square(moved @ _asked(model, state))
@@ -553,14 +553,11 @@ def _curvature_error(model: Model, state: TraceState) -> jax.Array:
     return jnp.concatenate(variances)
 
 
-def _summed(model: Model, x: jax.Array) -> jax.Array:
-    """Entries replaced by their sums over the blocks of parameters."""
-    return jnp.concatenate([jnp.full_like(x[b], x[b].sum()) for b in parameter_blocks(model)])
-
-
-def _shared(model: Model, x: jax.Array) -> jax.Array:
-    """Entries replaced by their means over the blocks of parameters."""
-    return jnp.concatenate([jnp.full_like(x[b], x[b].mean()) for b in parameter_blocks(model)])
+def _shared(
+    model: Model, x: jax.Array, of: Callable[[jax.Array], jax.Array] = jnp.mean
+) -> jax.Array:
+    """Entries replaced by their means, or sums, over the blocks of parameters."""
+    return jnp.concatenate([jnp.full_like(x[b], of(x[b])) for b in parameter_blocks(model)])
 
 
 def _look(model: Model, state: TraceState) -> View:
