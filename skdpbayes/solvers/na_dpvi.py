@@ -400,7 +400,9 @@ class NADPVI:
         """
         del model, posterior
         state = jax.device_get(state)
-        at_most = state.known.mean_weight(towards=1.0, errors=2.0, least=0.0)
+        # Noise that makes a variance negative says nothing of small weights.
+        positive = state.known._replace(variances=np.maximum(state.known.variances, 0.0))
+        at_most = positive.mean_weight(towards=1.0, errors=2.0, least=0.0)
         found = {
             "mean_weight": float(sampling_weight(state.known)),
             "mean_weight_at_most": float(at_most),

@@ -409,3 +409,23 @@ def test_a_fit_of_many_classes_ends():
     # In a process of its own, with the threads that a user's has.
     free = {key: x for key, x in os.environ.items() if key != "XLA_FLAGS"}
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=free, timeout=120, check=True)
+
+
+def test_noise_alone_does_not_make_rows_seem_light():
+    """A negative variance says nothing; only a curvature far above its noise that scores lack does."""
+    normal = normal_prior(0.1, 1.0, 0.02)
+    model = LinearRegression(2, *map(np.float32, (0.1, 1.0, 0.02, 1.5)), normal, Huber.at(2))
+    solver = NADPVI(clipping_norm=1.0, curvature_norm=1.0)
+    with enable_x64(True):
+        state = solver.init(model, jax.random.key(0))
+
+    def at_most(variance, curvature):
+        known = Curvature.none(3)._replace(
+            kept_matrix=jnp.eye(3, dtype=jnp.float32) * curvature / 3,
+            variances=jnp.full(4, variance, jnp.float32),
+            doubt=jnp.float32(1.0),
+        )
+        return solver.diagnostics(model, state._replace(known=known), None)["mean_weight_at_most"]
+
+    assert at_most(-3.0, 0.0) == at_most(0.0, 0.0) == 1.0
+    assert at_most(-3.0, 5.0) > 0.1 > at_most(0.0, 40.0)
