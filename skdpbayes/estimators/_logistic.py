@@ -437,11 +437,16 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self._set_classes(plan.facts)
         self._describe(draws)
         self._draws_seed = int(outcome.rng.integers(2**63))
+
+    def _found(self, plan: Plan, outcome: Outcome) -> Any:
         self._likelihood: NormalLikelihood | None = None
         self._quiet: np.ndarray | None = None
-        if self._settings(plan.facts).solver == "na-dpvi":
-            self._likelihood = plan.solver.likelihood(plan.model, outcome.state)
-            self._quiet = plan.solver.without_noise(plan.model, outcome.state).std
+        if self._settings(plan.facts).solver != "na-dpvi":
+            return super()._found(plan, outcome)
+        run = plan.model, outcome.state
+        posterior, self._likelihood = plan.solver.posterior_and_likelihood(*run)
+        self._quiet = plan.solver.without_noise(*run).std
+        return posterior
 
     def _warn_if_rows_weigh_little(self) -> None:
         """Warn if rows weigh little, unless noise alone could make it seem so."""

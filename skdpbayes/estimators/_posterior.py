@@ -121,9 +121,14 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
 
     def _set_posterior(self, plan: Plan, outcome: Outcome) -> None:
         self.n_iter_ = plan.n_steps
-        run = plan.model, outcome.state
-        self.posterior_: Any = plan.solver.posterior(*run)
-        self.diagnostics_: dict[str, Any] = plan.solver.diagnostics(*run, self.posterior_)
+        self.posterior_: Any = self._found(plan, outcome)
+        self.diagnostics_: dict[str, Any] = plan.solver.diagnostics(
+            plan.model, outcome.state, self.posterior_
+        )
+
+    def _found(self, plan: Plan, outcome: Outcome) -> Any:
+        """Posterior of a run."""
+        return plan.solver.posterior(plan.model, outcome.state)
 
     def _fresh_draws(
         self, n_samples: int, random_state: int | np.random.Generator | None

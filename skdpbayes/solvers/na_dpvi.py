@@ -344,17 +344,23 @@ class NADPVI:
         Scores were released at points that depend on the prior of the fit: it is quadratic about
         them.
         """
+        return self.posterior_and_likelihood(model, state)[1]
+
+    def posterior_and_likelihood(
+        self, model: Model, state: TraceState
+    ) -> tuple[GaussianPosterior, NormalLikelihood]:
+        """`posterior` and `likelihood`, found at once."""
         found = self._found(model, state)
-        information, linear, reported = found.likelihood
-        variances = GaussianPosterior.from_precision(found.mean, found.precision).std ** 2
+        posterior = GaussianPosterior.from_precision(found.mean, found.precision)
         with arithmetic():
             scales = np.sqrt(np.asarray(prior_variance(model)))
-        return NormalLikelihood(
+        information, linear, reported = found.likelihood
+        return posterior, NormalLikelihood(
             information,
             linear,
             reported,
             found.mean,
-            averaged=None if self.simulated is None else found.alike * variances,
+            averaged=None if self.simulated is None else found.alike * posterior.std**2,
             believed=float(found.alike),
             by_factor=found.by_factor,
             scales=scales,
@@ -401,7 +407,7 @@ class NADPVI:
         del model, posterior
         state = jax.device_get(state)
         # Noise that makes a variance negative says nothing of small weights.
-        positive = state.known._replace(variances=np.maximum(state.known.variances, 0.0))
+        positive = state.known._replace(variances=state.known.variances.clip(0))
         at_most = positive.mean_weight(towards=1.0, errors=2.0, least=0.0)
         found = {
             "mean_weight": float(sampling_weight(state.known)),

@@ -173,14 +173,17 @@ class Opened:
             return None
         return self.posterior(model, state._replace(solver=self.solver.quiet(state.solver)))
 
-    def likelihood(self, model: OpenedModel, state: OpenedState) -> NormalLikelihood:
-        """The likelihood that `na-dpvi` leaves, in the model's own parameters."""
+    def posterior_and_likelihood(
+        self, model: OpenedModel, state: OpenedState
+    ) -> tuple[Posterior, NormalLikelihood]:
+        """What `na-dpvi` finds, in the model's own parameters."""
         assert isinstance(self.solver, NADPVI)
         marginal = self._marginal(model, state)
-        found = marginal.natural(self.solver.likelihood(marginal, state.solver))
+        found = self.solver.posterior_and_likelihood(marginal, state.solver)
+        posterior, likelihood = (marginal.natural(own) for own in found)
         if isinstance(marginal, InCoordinates):
-            found = replace(found, moments=marginal.moments())
-        return found
+            likelihood = replace(likelihood, moments=marginal.moments())
+        return posterior, likelihood
 
     def _marginal(self, model: OpenedModel, state: OpenedState) -> Any:
         with arithmetic():  # as in the run, for the same coordinates
