@@ -623,9 +623,10 @@ class PrivatePipeline(Pipeline):
         """
         check_choice("units", units, ("auto", "original", "steps"))
         last, before = self.steps[-1][1], self.steps[:-1]
-        if before and "feature_names" not in options:
-            options["feature_names"] = self[:-1].get_feature_names_out()
         model = last.best_estimator_ if isinstance(last, DPRandomizedSearchCV) else last
+        # Sites of a NumPyro model are those of columns only where `dims` says so.
+        if before and "feature_names" not in options and (model._dims or options.get("dims")):
+            options["feature_names"] = self[:-1].get_feature_names_out()
         found = None
         if units != "steps" and model._linear:
             found = _scaling([step for _, step in before], model.n_features_in_)

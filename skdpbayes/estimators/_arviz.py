@@ -80,19 +80,27 @@ class ArvizMixin:
             "delta": float(spent.delta),
             "guarantee_holds": int(spent.guarantee_holds),
         }
-        named_axes = {**self._dimensions(), **(dims or {})}
-        _refuse_unknown("dims", dims, posterior)
-        axes = {name: list(own) for name, own in named_axes.items() if name in posterior}
-        used = {dim for own in axes.values() for dim in own}
-        _refuse_unknown("coords", coords, used)
-        along = {**self._coordinates(), **(coords or {})}
-        labels: dict[str, Any] = {
-            "dims": axes,
-            "coords": {dim: x for dim, x in along.items() if dim in used},
-        }
+        axes, along = self._axes_and_labels(posterior, coords, dims)
+        labels: dict[str, Any] = {"dims": axes, "coords": along}
         if hasattr(arviz, "InferenceData"):
             return arviz.from_dict(posterior=posterior, posterior_attrs=attributes, **labels)
         return arviz.from_dict({"posterior": posterior}, attrs={"posterior": attributes}, **labels)
+
+    def _axes_and_labels(
+        self,
+        variables: Mapping[str, Any],
+        coords: Mapping[str, Sequence[Any]] | None,
+        dims: Mapping[str, Sequence[str]] | None,
+        names: Sequence[str] | None = None,
+    ) -> tuple[dict[str, list[str]], dict[str, Any]]:
+        """Names of the axes of variables, and the labels along each; `names` are of columns."""
+        named_axes = {**self._dimensions(), **(dims or {})}
+        _refuse_unknown("dims", dims, variables)
+        axes = {name: list(own) for name, own in named_axes.items() if name in variables}
+        used = {dim for own in axes.values() for dim in own}
+        _refuse_unknown("coords", coords, used)
+        along = {**self._coordinates(names), **(coords or {})}
+        return axes, {dim: x for dim, x in along.items() if dim in used}
 
     def _dimensions(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the axes of each variable after the first, the axis of draws."""

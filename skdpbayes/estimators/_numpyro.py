@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
+from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -354,11 +355,39 @@ class DPNumPyroModel(ProgramEstimator):
     def _fields(self, X: Any, y: Any = None) -> dict[str, Any]:
         return self._reader().fields(self, X, y, reset=False)
 
+    def _finite_and_possible(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Masks of the records without NaN or infinity, and of those that the model can have.
+
+        For `check_data`. They are possible if they have a density where the prior is centred.
+        """
+        import jax
+
+        from skdpbayes.intake.packing import finite_rows
+
+        fields = self._reader().fields(clone(self), X, y, reset=True)
+        model, _ = self._programmed(facts_of(fields, 0))
+        likelihood = jax.jit(jax.vmap(model.log_likelihood, (None, 0)))
+        log = [likelihood(model.init(), batch) for batch in self._batches(fields)]
+        finite = np.logical_and.reduce([finite_rows(typed(x)) for x in fields.values()])
+        return finite, np.isfinite(np.concatenate(log))
+
     # --------------------------------------------------------------- predicting
 
     def _dimensions(self) -> dict[str, tuple[str, ...]]:
         """Plates of the latent sites."""
         return {site.name: site.axes for site in self._model.program.sites if site.axes}
+
+    def _columns(
+        self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None
+    ) -> Sequence[str]:
+        if feature_names is not None and not any(
+            "feature" in axes for axes in (dims or {}).values()
+        ):
+            raise ValueError(
+                "The package does not know which sites have an entry for each column: say so as in "
+                "dims={'weights': ['feature']}."
+            )
+        return super()._columns(feature_names, dims)
 
     _scorings = ("log_density",)
 

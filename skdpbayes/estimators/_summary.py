@@ -66,7 +66,13 @@ class SummaryMixin:
     def _feature_names(self) -> Sequence[str] | None:
         raise NotImplementedError
 
-    def _coordinates(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+    def _axes_and_labels(
+        self,
+        variables: Mapping[str, Any],
+        coords: Mapping[str, Sequence[Any]] | None,
+        dims: Mapping[str, Sequence[str]] | None,
+        names: Sequence[str] | None = None,
+    ) -> tuple[dict[str, list[str]], dict[str, Any]]:
         raise NotImplementedError
 
     def _summary_draws(self) -> dict[str, np.ndarray]:
@@ -84,6 +90,8 @@ class SummaryMixin:
         *,
         feature_names: Sequence[str] | None = None,
         scaling: tuple[ArrayLike, ArrayLike] | None = None,
+        coords: Mapping[str, Sequence[Any]] | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
     ) -> pd.DataFrame:
         """Table of the posterior, with a row for each parameter.
 
@@ -100,6 +108,9 @@ class SummaryMixin:
         scaling : tuple (slopes, offsets) of arrays, default=None
             For regressions that were fitted to ``slopes * columns + offsets``: coefficients and
             intercept are those of the columns. None: of what the estimator was fitted to.
+        coords, dims : mappings, default=None
+            As in `to_arviz`. ``dims={"weights": ["feature"]}`` gives the sites of a NumPyro model
+            the names of the columns.
 
         Returns
         -------
@@ -127,7 +138,8 @@ class SummaryMixin:
             If pandas is not installed.
         ValueError
             For a `level` outside (0, 1), for names that are not as many as columns, for `scaling`
-            where there are no coefficients of columns, and where no parameter has a posterior.
+            where there are no coefficients of columns, where no parameter has a posterior, and
+            as `to_arviz` does for `coords` and `dims`.
         """
         check_is_fitted(self)
         check_number("level", level, 0, 1, open_above=True)
@@ -135,7 +147,7 @@ class SummaryMixin:
             import pandas as pd
         except ImportError as error:
             raise ImportError("summary needs pandas: pip install pandas.") from error
-        parameters = list(self._parameters_of(feature_names, scaling))
+        parameters = list(self._parameters_of(feature_names, scaling, coords, dims))
         if not parameters:
             raise ValueError(
                 "summary is of parameters with a posterior, and all of these are points: `params_`."
@@ -162,10 +174,14 @@ class SummaryMixin:
         self,
         feature_names: Sequence[str] | None,
         scaling: tuple[ArrayLike, ArrayLike] | None,
+        coords: Mapping[str, Sequence[Any]] | None,
+        dims: Mapping[str, Sequence[str]] | None,
     ) -> Iterator[Parameter]:
         """Parameters of a summary."""
-        coordinates, quiet = self._labels(feature_names), self._quiet_std()
-        all_draws = self._summary_draws()
+        all_draws, quiet = self._summary_draws(), self._quiet_std()
+        axes, coordinates = self._axes_and_labels(
+            all_draws, coords, dims, self._columns(feature_names, dims)
+        )
         means = {name: vars(self)[f"{name}_"] for name in self._estimated}
         if scaling is not None:
             slopes, offsets = self._checked(scaling)
@@ -180,7 +196,7 @@ class SummaryMixin:
             shape = draws.shape[1:]
             estimates = np.reshape(means.get(name, draws.mean(axis=0)), shape)
             without = np.reshape(quiet.get(name, np.full(shape, np.nan)), shape)
-            labels = _axes(shape, self._dims.get(name, ()), coordinates)
+            labels = _axes(name, shape, axes.get(name, ()), coordinates)
             for place in np.ndindex(*shape):
                 own = tuple(axis[i] for axis, i in zip(labels, place, strict=True) if axis)
                 yield Parameter(
@@ -206,15 +222,18 @@ class SummaryMixin:
             )
         return slopes, offsets
 
-    def _labels(self, feature_names: Sequence[str] | None) -> Mapping[str, Any]:
-        """Labels on the named axes; columns without names are x0, x1 and so on."""
+    def _columns(
+        self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None
+    ) -> Sequence[str]:
+        """Names of the columns; those without are x0, x1 and so on."""
         names: Any = self._feature_names() if feature_names is None else feature_names
         n = vars(self).get("n_features_in_", 0)
         if names is None:
             names = [f"x{j}" for j in range(n)]
         if len(names) != n:
             raise ValueError(f"feature_names has {len(names)} names for {n} columns.")
-        return self._coordinates(names)
+        own: Sequence[str] = names
+        return own
 
     def _row_names(self, parameters: Sequence[Parameter]) -> list[str]:
         """Names of the rows, all different."""
@@ -238,12 +257,14 @@ def _of_columns(
 
 
 def _axes(
-    shape: tuple[int, ...], dims: Sequence[str], coordinates: Mapping[str, Any]
+    name: str, shape: tuple[int, ...], dims: Sequence[str], coordinates: Mapping[str, Any]
 ) -> list[list[str]]:
     """Labels on each axis; none on the axis of a class that is the only one."""
     out = []
     for i, size in enumerate(shape):
         dim = dims[i] if i < len(dims) else ""
         labels = [str(label) for label in coordinates.get(dim, range(size))]
+        if len(labels) != size:
+            raise ValueError(f"{dim!r} has {len(labels)} names, but {name!r} {size} of them.")
         out.append([] if dim == "class" and size == 1 else labels)
     return out

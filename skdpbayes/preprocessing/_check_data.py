@@ -78,11 +78,12 @@ def check_data(
     Parameters
     ----------
     X : array-like, data frame or sparse matrix of shape (n_samples, n_features)
+        Or what the fit of a `DPNumPyroModel` takes.
     y : array-like of shape (n_samples,), optional
     estimator : estimator of this package, optional
         The data are compared with its ``classes``, ``data_norm``, ``bounds`` (or a `Schema` in
         their place), ``max_rows_per_person`` and ``delta``; with the ``categories`` of a
-        `CategoryEncoder`.
+        `CategoryEncoder`; and with what a `DPNumPyroModel` can have.
     groups : array-like of shape (n_samples,), optional
         Name of the person of each row, as `fit` takes it.
 
@@ -116,8 +117,13 @@ def check_data(
         found = list(_categories(X, clone(estimator).fit(X)))
     else:
         n_persons = None if person is None else int(person.max()) + 1
-        regression = isinstance(estimator, RegressorMixin)
-        found = list(_numbers(X, y, dict(parameters), regression, n_persons))
+        regression, found = isinstance(estimator, RegressorMixin), []
+        if (masks := getattr(estimator, "_finite_and_possible", None)) is not None:
+            finite, possible = masks(X, y)
+            found += [*_missing(~finite), *_impossible(finite & ~possible)]
+            parameters["missing"] = "counted"
+        if not isinstance(X, dict):
+            found += _numbers(X, y, dict(parameters), regression, n_persons)
     if person is not None:
         found += _persons(person, as_labels(groups), parameters.get("max_rows_per_person"))
     return DataReport(tuple(found))
@@ -179,13 +185,26 @@ def _cells(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     if parameters.get("missing") is not None:  # which takes their place
         return
     bad = ~np.isfinite(X).all(axis=1)
-    if bad.any():
-        yield (
-            f"{bad.sum()} of {len(X)} rows have a missing, infinite or non-numeric value, and will "
-            "be left out"
-        )
+    yield from _missing(bad)
     for j in np.flatnonzero(~np.isfinite(X).any(axis=0)):
         yield f"column {_name(j, parameters)} holds no number at all: every row will be left out"
+
+
+def _missing(rows: np.ndarray) -> Iterator[str]:
+    if rows.any():
+        yield (
+            f"{rows.sum()} of {len(rows)} rows have a missing, infinite or non-numeric value, and "
+            "will be left out"
+        )
+
+
+def _impossible(records: np.ndarray) -> Iterator[str]:
+    if records.any():
+        yield (
+            f"{records.sum()} of {len(records)} records have no density under the model, and will "
+            "be left out: a value that its distribution cannot have (levels are counted from 0), "
+            "or one too far from its prior"
+        )
 
 
 def _name(j: np.integer | int, parameters: Parameters) -> str:

@@ -27,6 +27,7 @@ from skdpbayes import (
 from skdpbayes.estimators._hierarchical import hierarchical_logistic
 from skdpbayes.intake.fields import pack
 from skdpbayes.posteriors.base import DrawsPosterior
+from skdpbayes.preprocessing import check_data
 from skdpbayes.privacy import PrivacyLeakWarning
 from skdpbayes.solvers.base import arithmetic
 
@@ -246,6 +247,46 @@ def test_a_record_without_a_density_contributes_nothing():
         )
 
     np.testing.assert_allclose(mean(x, y), mean(X[keep], NUMBERS[keep]), atol=1e-4)
+
+    def levels(y):  # as read from a file: floats, which a NaN would leave for some integer
+        p = numpyro.sample("p", dist.Dirichlet(jnp.ones(3)))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Categorical(p), obs=y.astype(int))
+
+    level = RNG.integers(0, 3, N).astype(float)
+    holes = level.copy()
+    holes[::3] = np.where(np.arange(N)[::3] % 2, np.nan, np.inf)
+    keep = np.isfinite(holes)
+
+    def found(y):
+        return DPNumPyroModel(levels, epsilon=np.inf, random_state=0).fit({"y": y}).posterior_.mean
+
+    np.testing.assert_allclose(found(holes), found(level[keep]), atol=1e-3)
+
+
+def test_levels_that_a_distribution_lacks_are_counted_and_floats_explained():
+    def levels(x, y=None):
+        p = numpyro.sample("p", dist.Dirichlet(jnp.ones(3)))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Categorical(p), obs=y)
+
+    model = DPNumPyroModel(levels, random_state=0)
+    y = RNG.integers(1, 4, N)  # from 1, not from 0
+    x, wanted = X.copy(), f"{(y == 3).sum()} of {N} records have no density"
+    (said,) = check_data(x, y, estimator=model).findings
+    assert said.startswith(wanted) and "from 0" in said
+    x[y == 3, 0] = np.nan  # counted as missing alone
+    for data in ((x, y), ({"x": x, "y": y},)):
+        (said,) = check_data(*data, estimator=model).findings
+        assert said.startswith(f"{(y == 3).sum()} of {N} rows have a missing")
+    with pytest.raises(ValueError, match=r"(?s)raises an error.*write `y.astype\(int\)`"):
+        check_data(X, y.astype(float), estimator=DPNumPyroModel(indexed))
+
+
+def indexed(x, y=None):
+    levels = numpyro.sample("levels", dist.Normal(0, 1).expand([5]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("z", dist.Normal(levels[y], 1), obs=x[:, 0])
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 import sys
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from sklearn.base import clone
@@ -20,6 +22,7 @@ from skdpbayes import (
     DPGaussianMixture,
     DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
+    DPNumPyroModel,
     DPVariationalAutoencoder,
 )
 from skdpbayes.facts import Scales
@@ -282,3 +285,31 @@ def test_errors(bernoulli, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         bernoulli.summary()
+
+
+def test_sites_of_a_model_of_ones_own_are_named_by_dims():
+    def linear(x, y=None):
+        weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ weights, 1.0), obs=y)
+
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 2)), columns=["age", "dose"])
+    fitted = DPNumPyroModel(linear, epsilon=np.inf, random_state=0).fit(X, X["age"])
+    dims = {"weights": ["feature"]}
+    assert list(fitted.summary().index) == ["weights[0]", "weights[1]"]
+    assert list(fitted.summary(dims=dims).index) == ["weights[age]", "weights[dose]"]
+    named = fitted.summary(dims={"weights": ["c"]}, coords={"c": ["a", "b"]})
+    assert list(named.index) == ["weights[a]", "weights[b]"]
+    given = fitted.summary(dims=dims, feature_names=["u", "v"])
+    assert list(given.index) == ["weights[u]", "weights[v]"]
+    for options, message in (
+        ({"feature_names": ["u", "v"]}, "say so as in dims="),
+        ({"dims": {"w": ["feature"]}}, "dims has"),
+        ({"dims": {"weights": ["c"]}, "coords": {"c": ["a"]}}, "'c' has 1 names"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fitted.summary(**options)
+    private = clone(fitted).set_params(epsilon=1.0, random_state=None)
+    rows = make_private_pipeline(BoundedScaler(bounds=[(-5, 5)] * 2), private).fit(X, X["age"])
+    assert list(rows.summary(dims=dims).index) == ["weights[age]", "weights[dose]"]
+    assert list(rows.summary().index) == ["weights[0]", "weights[1]"]

@@ -180,7 +180,7 @@ class Amortised:
         model = self.modelled(latent, batch, local_values(guide, self.program.local))
         gained = total(log_probability_of(site) for site in model.values() if self._counts(site))
         spent = [log_probability_of(guide[name]) for name in self.program.local]
-        return (gained - total(spent)) * one_if_possible(gained, model)
+        return (gained - total(spent)) * one_if_possible(gained, model, batch)
 
     def guided(self, latent: Mapping[str, Any], batch: Record, key: jax.Array) -> Sites:
         """Sites of the guide, its latent sites outside of the plate of records given."""

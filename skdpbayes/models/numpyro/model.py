@@ -125,7 +125,7 @@ class ProgramLikelihood(ABC):
                 log = jnp.sum(law.log_prob(value))
         else:
             log = log_probability(sites)
-        return log * one_if_possible(log, sites)
+        return log * one_if_possible(log, sites, record)
 
     def curvature(self, params: Params, record: Record) -> Contribution:
         """Fisher information of a response of few values; otherwise the negative Hessian."""
@@ -145,7 +145,9 @@ class ProgramLikelihood(ABC):
         shares = jax.nn.softmax(jax.vmap(log_density, (None, 0))(eta, values))
         # Without a response a record has no score, and must have no curvature.
         of_law = (
-            (scores * shares[:, None]).T @ scores * one_if_possible(log_probability(sites), sites)
+            (scores * shares[:, None]).T
+            @ scores
+            * one_if_possible(log_probability(sites), sites, record)
         )
         return information(of_law, self._slope(params, batch))
 
@@ -228,7 +230,7 @@ class ProgramLikelihood(ABC):
         others = jax.vmap(score, (None, 0))(eta, y)
         with validation_enabled(False):
             scored = score(eta, own["value"])
-        scored = scored * one_if_possible(log_probability(sites), sites)
+        scored = scored * one_if_possible(log_probability(sites), sites, record)
         return Response(self._slope(params, batch), scored, others, shares)
 
     def _slope(self, params, batch):

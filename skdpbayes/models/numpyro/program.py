@@ -32,6 +32,11 @@ MOST_RESPONSES = 10
 """Values of a response up to which a score is bounded over all of them."""
 
 _TINY = 1e-30
+_OF_LEVELS = (
+    "Numbers of a record are of single precision, unless they are integers or Booleans. Where a "
+    "distribution counts levels or an array is indexed, write `y.astype(int)` in the model, with "
+    "levels from 0; a record with NaN is left out."
+)
 
 
 class Site(NamedTuple):
@@ -173,9 +178,11 @@ class Program:
             for name, shape, _ in self.fields
         )
         name = getattr(function, "__name__", type(function).__name__)
+        floats = any(kind == "float32" for _, _, kind in self.fields)
+        hint = _OF_LEVELS if floats and "integer" in str(error) else self.hint
         return ValueError(
             f"The function {name!r} raises an error if it is called with {n} made-up records, "
-            f"arrays of shapes {shapes}: {error}\n{self.hint}"
+            f"arrays of shapes {shapes}: {error}\n{hint}"
         )
 
     @property
@@ -346,13 +353,15 @@ def log_probability(sites):
     return total
 
 
-def one_if_possible(log: jax.Array, sites: Mapping[str, Any]) -> jax.Array:
+def one_if_possible(log: jax.Array, sites: Mapping[str, Any], record: Any) -> jax.Array:
     """One; NaN if a record of this log-likelihood can have none, and then adds to no sum.
 
-    Beyond their support, many laws go on to a finite density. A count may be a fraction, as in
-    quasi-likelihoods, and a positive number zero, if its density is finite there.
+    A record with NaN or infinity has none, whatever the model makes of it: cast to an integer it
+    would be a level. Beyond their support, many laws go on to a finite density. A count may be a
+    fraction, as in quasi-likelihoods, and a positive number zero, if its density is finite there.
     """
-    possible = jnp.isfinite(log)
+    finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(record)]
+    possible = reduce(jnp.logical_and, finite, jnp.isfinite(log))
     for site in sites.values():
         if site["type"] == "sample" and site["is_observed"]:
             possible &= _in_support(site["fn"], site["value"])
