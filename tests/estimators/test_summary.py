@@ -310,6 +310,6 @@ def test_sites_of_a_model_of_ones_own_are_named_by_dims():
         with pytest.raises(ValueError, match=message):
             fitted.summary(**options)
     private = clone(fitted).set_params(epsilon=1.0, random_state=None)
-    rows = make_private_pipeline(BoundedScaler(bounds=[(-5, 5)] * 2), private).fit(X, X["age"])
+    rows = make_private_pipeline(BoundedScaler(bounds=(-5, 5)), private).fit(X, X["age"])
     assert list(rows.summary(dims=dims).index) == ["weights[age]", "weights[dose]"]
     assert list(rows.summary().index) == ["weights[0]", "weights[1]"]
