@@ -110,7 +110,10 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
     best_params_ : dict
         Parameters of the best model.
     best_score_ : float
-        Mean score of the rows that were scored, with noise.
+        Mean score of the rows that were scored, with noise. It is the best of the runs', so it
+        tends to be too high, unless ``n_iter=1`` allows a single run.
+    score_noise_std_ : float
+        Standard deviation of the privacy noise in the score of a run.
     privacy_spent_ : SelectionSpent
         Cost of the search.
 
@@ -219,6 +222,7 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
         for name in ("best_estimator_", "best_params_", "best_score_"):
             self.__dict__.pop(name, None)
         self.privacy_spent_ = self._report(plan)
+        self.score_noise_std_ = plan.score_steps[0].noise_multiplier / n_test
 
         def seed() -> int | None:
             return None if self.random_state is None else int(rng.integers(2**31))

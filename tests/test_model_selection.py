@@ -153,6 +153,7 @@ def test_runs_are_what_the_bound_is_of(monkeypatch):
         one, other = ({row.tobytes() for row in part} for part in (X_fit, X_test))
         assert not one & other and one | other == rows and len(other) == 240
         assert len(steps) == 1 and steps[0].noise_multiplier >= own * (1 - 1e-9)
+        assert found.score_noise_std_ == steps[0].noise_multiplier / 240
 
 
 def test_scores_have_the_noise_that_is_accounted_for():
@@ -174,7 +175,8 @@ def test_nothing_of_losers_and_of_the_number_of_runs_is_kept_or_said(monkeypatch
         kept.append(set(vars(found)) - set(found.get_params(deep=False)))
         assert found.best_estimator_.privacy_spent_ is found.privacy_spent_
         assert np.isfinite(found.best_score_)
-    assert kept == [{"best_estimator_", "best_params_", "best_score_", "privacy_spent_"}] * 2
+    best = {"best_estimator_", "best_params_", "best_score_"}
+    assert kept == [best | {"score_noise_std_", "privacy_spent_"}] * 2
     assert capsys.readouterr().out == "" and not recwarn.list
 
 

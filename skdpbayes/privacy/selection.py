@@ -135,6 +135,8 @@ class SelectionSpent(Spent):
     @property
     def _runs(self) -> str:
         each = rounded(self.run_epsilon)
+        if self.n_iter == 1:
+            return f"one run, with epsilon {each}"
         return f"the best of some {self.n_iter:g} runs, each with epsilon {each}"
 
     def _rows(self) -> list[tuple[str, str]]:

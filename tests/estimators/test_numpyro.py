@@ -283,6 +283,22 @@ def test_levels_that_a_distribution_lacks_are_counted_and_floats_explained():
         check_data(X, y.astype(float), estimator=DPNumPyroModel(indexed))
 
 
+def test_an_argument_that_is_missing_in_predictions_is_named():
+    def scaled(x, size, y=None):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(mean * size.astype(float), 1.0), obs=y)
+
+    record = {"x": X, "size": np.ones(N), "y": NUMBERS}
+    fitted = DPNumPyroModel(scaled, epsilon=np.inf, random_state=0).fit(record)
+    for predicted in (fitted.predict, fitted.sample_posterior_predictive):
+        with pytest.raises(ValueError, match=r"error without 'size', 'y'.*all that it takes but"):
+            predicted({"x": X[:3]})
+        with pytest.raises(ValueError, match=r"records of 'x', 'size', 'y', not of X: pass them"):
+            predicted(X[:3])
+    assert fitted.predict({"x": X[:3], "size": np.ones(3)}).shape == (3,)
+
+
 def indexed(x, y=None):
     levels = numpyro.sample("levels", dist.Normal(0, 1).expand([5]).to_event(1))
     with numpyro.plate("data", len(x)):

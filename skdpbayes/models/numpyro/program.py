@@ -11,7 +11,7 @@ sites.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -152,17 +152,37 @@ class Program:
         A response that is not there is None, where its argument has no default.
         """
         given, public = jax.tree.map(jnp.asarray, (dict(batch), dict(public)))
-        own = [name for name, *_ in self.fields if name in given]
+        names = [name for name, *_ in self.fields]
+        own = [name for name in names if name in given]
+        if len(own) < len(given):
+            raise ValueError(
+                f"The model was fitted to records of {self._listed(names)}, not of "
+                f"{self._listed(given)}: pass them in the form that fit was given."
+            )
         positional = [given[name] for name in own if name.isdigit()]
         named = {name: given[name] for name in own if not name.isdigit()}
         arguments = inspect.signature(function).parameters
         by_place = {str(place): name for place, name in enumerate(arguments)}
-        for name in [name for name, *_ in self.fields if name not in given]:
+        missing = [name for name in names if name not in given]
+        for name in missing:
             argument = arguments.get(by_place.get(name, name))
             if argument is not None and argument.default is inspect.Parameter.empty:
                 named[argument.name] = None
         with _AllOfTheBatch(len(given[own[0]])):
-            return function(*positional, **named, **dict(self.constants), **public)
+            try:
+                return function(*positional, **named, **dict(self.constants), **public)
+            except Exception as error:
+                if not missing or isinstance(error, NotImplementedError):
+                    raise
+                raise ValueError(
+                    f"The model raises an error without {self._listed(missing)}: {error} Records "
+                    "need all that it takes but the response, which is None where it is missing."
+                ) from error
+
+    @staticmethod
+    def _listed(names: Iterable[str]) -> str:
+        """Arguments as a message names them."""
+        return ", ".join(("X", "y")[int(x)] if x in ("0", "1") else repr(x) for x in names)
 
     def plate_line(self, name: str) -> str:
         """The plate of the records, as code that fits any batch."""
