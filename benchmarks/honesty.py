@@ -179,6 +179,8 @@ PROBLEMS = [
     Problem("tenth", normal, 3_000, 10, (0.1, 0.5), 60, sd=0.7, prevalence=0.1),
     Problem("large", uniform, 3_000, 4, (0.3, 1.0), 60, sd=3.0),
     Problem("large", uniform, 20_000, 8, (0.3, 1.0), 40, sd=3.0),
+    Problem("steep", normal, 20_000, 8, (1.0,), 40, sd=2.0),
+    Problem("steep", normal, 20_000, 3, (1.0, 3.0), 60, sd=5.0),
     _one_hot(3_000, 20, (0.5, 2.0), 100),
     _one_hot(30_000, 60, (0.1, 1.0), 30),
     _one_hot(30_000, 20, (1.0,), 50, kind="rare-one-hot", sd=0.5, prevalence=0.05),

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from skdpbayes.models.base import (
     Model,
@@ -94,14 +95,36 @@ class Start(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """The records' curvature beside that of simulated rows."""
+    """The records' curvature beside that of simulated rows, in units of the latter (`relative`)."""
 
     factor: jax.Array  # of the simulated rows' curvature
-    difference: jax.Array  # of the records' from that, (P, P)
-    told: jax.Array  # share of the difference that is no noise
+    difference: jax.Array  # of the records' from that, less what is noise, (P, P)
+    sizes: jax.Array  # eigenvalues of the simulated rows' curvature, (P,)
+    axes: jax.Array  # its eigenvectors, (P, P)
+    spread: jax.Array  # variance of an entry of the difference among these, over their sizes
+    noise: jax.Array  # variance of an off-diagonal entry of the records' curvature
+    errors: jax.Array  # variances of the entries of what is left of the difference, (P, P)
     factor_variance: jax.Array
     alike: jax.Array  # share in which the curvature of simulated rows is believed
     alike_reported: jax.Array  # the same for the reported covariance, to be cautious
+
+    @property
+    def believed(self) -> jax.Array:
+        """The records' curvature, if the rows are alike, (P, P)."""
+        return self.factor * jnp.eye(len(self.difference)) + self.difference
+
+    def told(self, vectors: jax.Array) -> jax.Array:
+        """Shares of the difference in directions, the columns of `vectors`, that are no noise."""
+        signal = self.spread * (self.sizes @ (self.axes.T @ vectors) ** 2) ** 2
+        return signal / (signal + self.noise)
+
+    def error_of_scores(self, away: jax.Array) -> jax.Array:
+        """Covariance of scores that are as far away as a vector, by the error of the difference."""
+        away = self.axes.T @ away
+        own = jnp.diag(self.errors @ away**2)
+        # Entries (i, j) and (j, i) are one.
+        both = self.errors * jnp.outer(away, away) * (1 - jnp.eye(len(away)))
+        return self.axes @ (own + both) @ self.axes.T
 
 
 def likeness_of(model: Model, known: Curvature) -> Likeness:
@@ -109,32 +132,53 @@ def likeness_of(model: Model, known: Curvature) -> Likeness:
     assert isinstance(model, InCoordinates)  # as `NormalRows.of` says
     basis, doubt = identified(model), model.count_variance
     if basis is not None:
-        return likeness(known, [basis.shape[1]], doubt)
-    size = len(known.kept_matrix)
-    sizes = [len(range(*block.indices(size))) for block in parameter_blocks(model)]
-    return likeness(known, sizes, doubt)
+        return likeness(known, size=basis.shape[1], count_variance=doubt)
+    return likeness(known, parameter_blocks(model), count_variance=doubt)
 
 
 def likeness(
-    known: Curvature, sizes: Sequence[int] | None = None, count_variance: Number = 0.0
+    known: Curvature,
+    blocks: Sequence[slice] = (slice(None),),
+    *,
+    size: int | None = None,
+    count_variance: Number = 0.0,
 ) -> Likeness:
-    """As `likeness_of`, of matrices that are zero but for blocks of these sizes in some basis.
+    """As `likeness_of`, of matrices that are zero but for blocks, or but for a block in some basis.
 
-    `count_variance` is that of the number of records that rows stand for, over its square.
+    Parameters
+    ----------
+    known : Curvature
+    blocks : sequence of slices
+    size : int, optional
+        Of the one block in another basis; None: `blocks` are those.
+    count_variance : float
+        Variance of the number of records that rows stand for, over its square.
     """
     assert known.foreseen is not None
     released, foreseen, variance = (
         x.astype(jnp.float64) for x in (known.matrix, known.foreseen.matrix, known.variance)
     )
-    sizes = [len(released)] if sizes is None else sizes
-    size = jnp.trace(foreseen)
-    error = 2 * sum(sizes) * variance / size**2
+    p = len(released)
+    together = np.zeros((p, p))
+    for block in blocks:
+        together[block, block] = 1
+    n, n_entries = (p, together.sum()) if size is None else (size, size**2)
+    trace = jnp.trace(foreseen)
+    error = 2 * n * variance / trace**2
     prior = jnp.asarray(_FACTOR + count_variance)
     sure = prior / (prior + error)
-    factor = (1 + sure * (jnp.trace(released) / size - 1)).clip(0)
+    factor = (1 + sure * (jnp.trace(released) / trace - 1)).clip(0)
     difference = released - factor * foreseen
-    entries = sum(p * (p + 1.0) for p in sizes)  # twice those that are not equal by symmetry
+    entries = float(n_entries + n)  # twice those that are not equal by symmetry
     told = share_told(difference, variance, entries)
+    # A direction of little curvature differs by little, and has as much noise as the others.
+    sizes, axes = jnp.linalg.eigh(foreseen)
+    twice = 1 + jnp.eye(p)  # variances on the diagonal
+    shape = (axes**2).T @ together @ axes**2 * jnp.outer(sizes, sizes).clip(0) * twice
+    spread = told * jnp.sum(difference**2) / jnp.sum(shape)
+    signal, noise = spread * shape, variance.clip(1e-300) * twice
+    share = signal / (signal + noise)
+    learnt = axes @ (share * (axes.T @ difference @ axes)) @ axes.T
     # Noise alone often passes for a difference. Part of the standard error of its square is
     # taken off, and where it is large, as much as gives the mode under an exponential prior.
     whole = jnp.sum(foreseen**2)
@@ -144,7 +188,27 @@ def likeness(
     # What counts in their place, the released curvature by itself, has an error too.
     alone = (entries * variance / whole).clip(_APART**2, _ALONE**2)
     alike, reported = (e / (e + apart) for e in (alone, _APART**2))
-    return Likeness(factor, difference, told, sure * error, alike, reported)
+    return Likeness(
+        factor=factor,
+        difference=relative(learnt, foreseen),
+        sizes=sizes.clip(0),
+        axes=axes,
+        spread=spread,
+        noise=variance.clip(1e-300),
+        errors=share * noise,
+        factor_variance=sure * error,
+        alike=alike,
+        alike_reported=reported,
+    )
+
+
+def relative(curvature: jax.Array, simulated: jax.Array) -> jax.Array:
+    """A curvature in units of that of simulated rows, found where they have this one.
+
+    In these units it is taken to be the same where simulated rows have another one.
+    """
+    back = _power(simulated, -0.5)
+    return back @ curvature @ back.T
 
 
 def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -156,10 +220,11 @@ def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[ja
     simulated : array of shape (P, P)
         Whole curvature of simulated rows.
     alone : array of shape (P, P)
-        The released curvature by itself, which counts as far as the rows are not believed.
+        The `relative` released curvature by itself, which counts as far as the rows are not
+        believed.
     """
-    believed = _believed(like, simulated)
-    return _positive_spectrum(like.alike * believed + (1 - like.alike) * alone)
+    root = _power(simulated, 0.5)
+    return _positive_spectrum(root @ (like.alike * like.believed + (1 - like.alike) * alone) @ root)
 
 
 def reported_spectrum(
@@ -169,14 +234,10 @@ def reported_spectrum(
 
     Along the coefficients the released curvature may be many times too large.
     """
-    believed = _inverse(_believed(like, simulated))
-    inverse = like.alike_reported * believed + (1 - like.alike_reported) * _inverse(alone)
-    values, vectors = jnp.linalg.eigh(inverse)
+    share, back = like.alike_reported, _power(simulated, -0.5)
+    inverse = share * _power(like.believed, -1.0) + (1 - share) * _power(alone, -1.0)
+    values, vectors = jnp.linalg.eigh(back @ inverse @ back)
     return 1 / values, vectors
-
-
-def _believed(like: Likeness, simulated: jax.Array) -> jax.Array:
-    return like.factor * simulated + like.told * like.difference
 
 
 def _positive_spectrum(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -184,9 +245,9 @@ def _positive_spectrum(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     return values.clip(_LEAST_EIGENVALUE * values[-1].clip(1)), vectors
 
 
-def _inverse(matrix: jax.Array) -> jax.Array:
+def _power(matrix: jax.Array, exponent: float) -> jax.Array:
     values, vectors = _positive_spectrum(matrix)
-    return (vectors / values) @ vectors.T
+    return (vectors * values**exponent) @ vectors.T
 
 
 def step_curvature(model: Model, known: Curvature, alone: jax.Array) -> jax.Array:
@@ -202,9 +263,8 @@ def step_curvature(model: Model, known: Curvature, alone: jax.Array) -> jax.Arra
     """
     assert known.foreseen is not None
     foreseen = double(known.foreseen)
-    # The first release, at the start, keeps these above zero.
-    unclipped = jnp.trace(foreseen.whole) / jnp.trace(foreseen.matrix)
-    values, vectors = spectrum(likeness_of(model, known), foreseen.whole, unclipped * alone)
+    alone = relative(alone, foreseen.matrix)
+    values, vectors = spectrum(likeness_of(model, known), foreseen.whole, alone)
     # Far outside no curvature is left, and steps would know no bound.
     values = values.clip(mean_curvature_error(len(values), known.variance))
     return identified_part(model, (vectors * values) @ vectors.T)
@@ -280,14 +340,17 @@ def found_with(
     weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
     asked = jax.vmap(rows.probabilities)(points)
     assert known.foreseen is not None
-    seen_variances = known.foreseen.variances.clip(1e-9)
+    foreseen = double(known.foreseen)
+    seen_variances = foreseen.variances.clip(1e-9)
+    alone = relative(start.curvature, foreseen.whole)
+    reported_alone = relative(start.reported_curvature, foreseen.matrix)
 
     def learnt(
         mean: jax.Array, covariance: jax.Array, *, reported: bool = False
     ) -> tuple[jax.Array, jax.Array]:
         """Information and linear term; with the curvature of the reported covariance, if so."""
         whole = rows.curvature(unravel(mean), clip)
-        values, vectors = spectrum(like, whole, start.curvature)
+        values, vectors = spectrum(like, whole, alone)
         h = (vectors * values) @ vectors.T
         away = averages.point - mean
         line = away @ h  # by which scores differ from those at the mean, if linear
@@ -304,8 +367,8 @@ def found_with(
         variances = known.variances * (1 + like.alike * (clipped - 1))
         if reported:
             # Variances are about values**-2: over errors e their mean is 1 + 3 Var e as large.
-            values, vectors = reported_spectrum(like, whole, start.reported_curvature)
-            noisy = 1 - logits_known * like.alike_reported * (1 - like.told)
+            values, vectors = reported_spectrum(like, whole, reported_alone)
+            noisy = 1 - logits_known * like.alike_reported * (1 - like.told(vectors))
             error = logits_known * (
                 noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
             )
@@ -317,6 +380,7 @@ def found_with(
         own = known._replace(kept_matrix=matrix, kept=jnp.ones(()), variances=variances)
         sampling = sampling_covariance(own, h, model)
         spread = jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling
+        spread = spread + like.error_of_scores(share @ away)
         return bent(bends, covariance, h, spread, seen.score, mean)
 
     def sweep(last: Sweep, common: jax.Array | None) -> Sweep:

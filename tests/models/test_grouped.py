@@ -223,10 +223,10 @@ def test_the_solver_knows_blocks_records_and_spreads(monkeypatch):
     monkeypatch.setattr(
         simulated_rows,
         "likeness",
-        lambda known, sizes, doubt: asked.append(sizes) or own(known, sizes, doubt),
+        lambda known, blocks, **how: asked.append(blocks) or own(known, blocks, **how),
     )
     jax.eval_shape(solver.found, seen, state)
-    assert asked == [[SIZE] * GROUPS]
+    assert asked == [seen.parameter_blocks()] and len(asked[0]) == GROUPS
     information, mean = 2 * jnp.eye(P), jnp.asarray(RNG.normal(size=P))
     precision = jax.jit(normal_given)(seen, information, mean, (mean, 0.1 * jnp.eye(P)))[1]
     expected = information + seen.expected_precision(mean, 0.1 * jnp.eye(P))
@@ -363,7 +363,7 @@ def test_mean_scores_are_those_of_normal_rows_and_labels():
 def test_noise_outside_of_the_blocks_is_no_difference():
     """Curvatures are compared where a group's weights meet; as many entries have noise."""
     blocks, rng = coordinates().parameter_blocks(), np.random.default_rng(0)
-    sizes, foreseen, variance = [SIZE] * len(blocks), 100 * np.eye(P), 400.0
+    foreseen, variance = 100 * np.eye(P), 400.0
 
     def known(entries):
         parts = jnp.asarray(foreseen), jnp.zeros(1 + P), jnp.asarray(foreseen)
@@ -377,12 +377,21 @@ def test_noise_outside_of_the_blocks_is_no_difference():
     for block in blocks:
         own = rng.normal(size=(SIZE, SIZE)) * (2 * variance) ** 0.5
         noise[block, block] = (own + own.T) / 2
-    by_chance = likeness(known(noise), sizes)
-    twice = likeness(known(4 * noise), sizes)
+    by_chance = likeness(known(noise), blocks)
+    twice = likeness(known(4 * noise), blocks)
     assert by_chance.alike > 0.9 > 0.7 > twice.alike
-    assert by_chance.told < 0.6 < twice.told
+
+    def told(like):
+        return like.told(np.eye(P)).mean()
+
+    assert told(by_chance) < 0.6 < told(twice)
     # With the noise of a whole matrix four times as much would pass for chance.
-    assert likeness(known(4 * noise)).told < twice.told - 0.05
+    assert told(likeness(known(4 * noise))) < told(twice) - 0.05
+    # A score does not depend on another group's weights, nor does its error.
+    errors = twice.error_of_scores(jnp.asarray(np.eye(P)[blocks[0]].sum(axis=0)))
+    other = np.ones(P)
+    other[blocks[0]] = 0
+    assert np.abs(errors @ other).max() == 0 and np.diag(errors)[blocks[0]].min() > 0
 
 
 ROWS = np.random.default_rng(1)

@@ -10,7 +10,7 @@ from scipy.special import expit
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import prior_matrix
-from skdpbayes.models.denoising import cautious_curvature
+from skdpbayes.models.denoising import cautious_curvature, share_told
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.standard_rows import standard_rows
@@ -28,6 +28,7 @@ from skdpbayes.solvers.simulated_rows import (
     found_with,
     likeness,
     likeness_of,
+    relative,
     reported_spectrum,
     spectrum,
     step_curvature,
@@ -59,7 +60,7 @@ def test_records_like_simulated_rows_differ_by_a_factor():
     like = likeness(known(130 * np.eye(P), 1.0))
     assert float(like.factor) == pytest.approx(1.3, abs=0.02)
     assert float(like.alike) > 0.95
-    assert float(like.told) < 0.5
+    assert float(like.told(np.eye(P)).max()) < 0.5
     assert float(like.factor_variance) < 1e-3
     # A factor that noise hides is not believed.
     hidden = likeness(known(100 * np.eye(P), 150.0))
@@ -73,11 +74,57 @@ def test_records_unlike_simulated_rows_are_told_from_them():
     values = np.array([30.0, 40.0, 60.0, 100.0, 160.0, 210.0])
     like = likeness(known(np.diag(values), 1.0))
     assert float(like.alike) < 0.2
-    assert float(like.told) > 0.95
-    np.testing.assert_allclose(
-        like.factor * 100 * np.eye(P) + like.difference, np.diag(values), atol=6
+    assert float(like.told(np.eye(P)).min()) > 0.95
+    np.testing.assert_allclose(100 * like.believed, np.diag(values), atol=6)
+    hidden = likeness(known(np.diag(values), 200.0))
+    assert float(hidden.told(np.eye(P)).max()) < 0.6  # by noise
+
+
+def test_noise_hides_differences_in_directions_of_little_curvature():
+    """Along the others they are kept, and errors of scores are those of what is left."""
+    sizes, sd = np.array([1.0, 100, 100, 100, 100, 100]), 4.0
+    turn = np.linalg.qr(np.random.default_rng(2).normal(size=(P, P)))[0]
+    foreseen, ones = turn @ np.diag(sizes) @ turn.T, jnp.ones(1 + P)
+    more = turn @ np.diag([30.0, 40, -30, 20, -40, 30]) @ turn.T  # 30 is noise, where 1 is foreseen
+    seen = known(foreseen + more, 0.0)._replace(
+        kept_variance=jnp.asarray(sd**2), foreseen=Foreseen(jnp.asarray(foreseen), ones, foreseen)
     )
-    assert float(likeness(known(np.diag(values), 200.0)).told) < 0.6  # noise hides it
+    like = likeness(seen)
+    root = turn @ np.diag(sizes**0.5) @ turn.T
+    kept = np.diag(turn.T @ (root @ like.difference @ root) @ turn)
+    off = (float(like.factor) - 1) * sizes
+    assert abs(kept[0]) < 0.5
+    np.testing.assert_allclose(kept[1:], np.array([40, -30, 20, -40, 30]) - off[1:], atol=6)
+    told = like.told(turn)
+    assert told[0] < 0.01 and (told[1:] > 0.8).all()
+    # Of the first entry the whole spread is left, of others nearly all of the noise.
+    spread = float(like.spread)
+    for own in range(2):
+        error = turn[:, own] @ like.error_of_scores(3.0 * turn[:, own]) @ turn[:, own]
+        signal = 2 * spread * sizes[own] ** 2
+        assert error == pytest.approx(9 * signal * 2 * sd**2 / (signal + 2 * sd**2), rel=1e-6)
+    away = np.random.default_rng(0).normal(size=P)
+    drawn = np.random.default_rng(1).normal(size=(20_000, P, P))
+    drawn = np.tril(drawn, -1) + np.tril(drawn, -1).transpose(0, 2, 1)
+    drawn += np.eye(P) * np.random.default_rng(2).normal(size=(20_000, P))[:, None] * 2**0.5
+    signal = spread * np.outer(sizes, sizes)
+    scale = np.sqrt(signal * sd**2 / (signal + sd**2))
+    errors = (drawn * scale) @ (turn.T @ away) @ turn.T
+    wanted = np.cov(errors.T)
+    np.testing.assert_allclose(
+        like.error_of_scores(away), wanted, atol=0.05 * np.diag(wanted).max()
+    )
+
+
+def test_curvature_is_in_proportion_to_that_of_simulated_rows_elsewhere():
+    """Where less of it is left, as farther out, so much less is left of the records'."""
+    like = likeness(known(130 * np.eye(P), 0.01))
+    far = np.diag([1.0, 5, 25, 50, 75, 100])
+    values, vectors = spectrum(like._replace(alike=1.0), far, np.eye(P))
+    np.testing.assert_allclose((vectors * values) @ vectors.T, 1.3 * far, atol=1e-2)
+    found = relative(jnp.asarray(2 * far), jnp.asarray(far))  # twice as much as simulated rows have
+    values, vectors = spectrum(like._replace(alike=0.0), far @ far, found)
+    np.testing.assert_allclose((vectors * values) @ vectors.T, 2 * far @ far, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("sd", [20.0, 60.0])
@@ -85,6 +132,13 @@ def test_noise_rarely_passes_for_a_difference(sd):
     """By itself the share told is above zero in half of cases, and in a fifth it is by much."""
     alike = np.array([likeness(known(100 * np.eye(P), sd, seed)).alike for seed in range(100)])
     assert 0.7 < (alike == 1).mean() < 0.85
+
+
+def squared_difference(seen, like):
+    """Relative square of the difference of curvatures, without its noise."""
+    difference = seen.kept_matrix - like.factor * 100 * np.eye(P)
+    told = share_told(difference, seen.kept_variance)
+    return float(told * jnp.sum(difference**2) / (P * 100.0**2))
 
 
 def test_noise_that_hides_everything_leaves_the_simulated_rows_believed():
@@ -95,7 +149,7 @@ def test_noise_that_hides_everything_leaves_the_simulated_rows_believed():
     seen = known(200 * np.diag([1.0, 0, 0, 0, 0, -1.0]) + 100 * np.eye(P), 70.0)
     like = likeness(seen)
     error = 2 * (P * (P + 1)) ** 0.5 * 70.0**2 / (P * 100.0**2)
-    apart = float(like.told * jnp.sum(like.difference**2) / (P * 100.0**2) - error**2)
+    apart = squared_difference(seen, like) - error**2
     assert error > 1 and apart > 0.1
     # The released curvature by itself is not worse than that, as large noise is taken off it.
     assert float(like.alike) == pytest.approx(0.5**2 / (0.5**2 + apart), rel=1e-6)
@@ -105,17 +159,24 @@ def test_noise_that_hides_everything_leaves_the_simulated_rows_believed():
     ("noise", "alone"), [(3.0, 0.25**2), (15.0, (P + 1) * 0.15**2), (20.0, 0.5**2)]
 )
 def test_rows_are_believed_by_their_difference_beside_the_noise_of_the_release(noise, alone):
-    like = likeness(known(np.diag([90.0, 70, 50, -50, -70, -90]) + 100 * np.eye(P), noise))
+    seen = known(np.diag([90.0, 70, 50, -50, -70, -90]) + 100 * np.eye(P), noise)
+    like = likeness(seen)
     error = 2 * (P * (P + 1)) ** 0.5 * noise**2 / (P * 100.0**2)
-    apart = float(like.told * jnp.sum(like.difference**2) / (P * 100.0**2)) - error * 0.7
+    apart = squared_difference(seen, like) - error * 0.7
     assert error < 0.7 and apart > 0.3
     assert float(like.alike) == pytest.approx(alone / (alone + apart), rel=1e-6)
     assert float(like.alike_reported) == pytest.approx(0.25**2 / (0.25**2 + apart), rel=1e-6)
 
 
+def apart(difference):
+    """Rows whose curvature is twice that of simulated ones, and a difference in its units."""
+    one, nothing, axes = jnp.ones(2), jnp.zeros(()), jnp.eye(2)
+    return Likeness(2.0, jnp.asarray(difference), one, axes, nothing, nothing, axes, 0.0, 1.0, 0.25)
+
+
 def test_curvatures_are_mixed_as_they_are_believed():
-    simulated, alone = np.diag([1.0, 2.0]), np.diag([9.0, 5.0])
-    like = Likeness(2.0, np.diag([3.0, 0.0]), 0.5, 0.0, 1.0, 0.0)
+    simulated, alone = np.diag([1.0, 2.0]), np.diag([9.0, 2.5])
+    like = apart(np.diag([1.5, 0.0]))
     for alike, expected in ((1.0, [3.5, 4.0]), (0.0, [9.0, 5.0]), (0.5, [6.25, 4.5])):
         values, vectors = spectrum(like._replace(alike=alike), simulated, alone)
         np.testing.assert_allclose(
@@ -128,13 +189,13 @@ def test_curvatures_are_mixed_as_they_are_believed():
 def test_reported_covariances_are_mixed_and_not_curvatures():
     """A curvature that may be small leaves much of the covariance."""
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))[0]
-    simulated, alone = (turn @ np.diag(x) @ turn.T for x in ([0.5, 2.0], [9.0, 4.0]))
-    like = Likeness(2.0, np.zeros((2, 2)), 0.5, 0.0, 0.75, 0.25)
+    simulated, alone = (turn @ np.diag(x) @ turn.T for x in ([0.5, 2.0], [18.0, 2.0]))
+    like = apart(np.zeros((2, 2)))
     values, vectors = reported_spectrum(like, simulated, alone)
     covariance = turn @ np.diag([0.25 / 1 + 0.75 / 9, 0.25 / 4 + 0.75 / 4]) @ turn.T
     np.testing.assert_allclose((vectors / values) @ vectors.T, covariance, rtol=1e-9)
     # What is told of a difference is believed.
-    told = like._replace(difference=turn @ np.diag([2.0, -4.0]) @ turn.T)
+    told = apart(turn @ np.diag([2.0, -1.0]) @ turn.T)
     values, vectors = reported_spectrum(told, simulated, alone)
     covariance = turn @ np.diag([0.25 / 2 + 0.75 / 9, 0.25 / 2 + 0.75 / 4]) @ turn.T
     np.testing.assert_allclose((vectors / values) @ vectors.T, covariance, rtol=1e-9)
@@ -370,7 +431,7 @@ def test_noise_along_what_classes_share_counts_for_nothing():
             kept_variance=jnp.asarray(25.0),
             foreseen=Foreseen(*(100 * jnp.asarray(x) for x in (inside, np.ones(1 + P), inside))),
         )
-        told.append(float(likeness_of(model, one).told))
+        told.append(float(likeness_of(model, one).told(basis).mean()))
     assert np.mean(told) == pytest.approx(0.5, abs=0.12)
 
     steps = step_curvature(model, one, one.matrix)
