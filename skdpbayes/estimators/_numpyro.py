@@ -322,7 +322,6 @@ class DPNumPyroModel(ProgramEstimator):
         learnt = task.model.model
         suits_na_dpvi = (
             math.isfinite(self.epsilon)
-            and not self._by_person
             and (facts.n_rows or 0) <= _MANY_RECORDS
             and self.guide == "auto"
             and self.learning_rate is None

@@ -159,7 +159,7 @@ def with_a_spread(law):
             "na-dpvi",
         ),
         (logistic, {"epsilon": np.inf}, "dpvi"),
-        (linear, {"max_rows_per_person": 2}, "dpvi"),
+        (linear, {"max_rows_per_person": 2}, "na-dpvi"),
         (linear, {"guide": "mean_field"}, "dpvi"),
         (linear, {"guide": own_guide}, "dpvi"),
         (linear, {"learning_rate": 0.1}, "dpvi"),
