@@ -21,6 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
+from skdpbayes.estimators._arviz import names_columns
 from skdpbayes.estimators._base import PrivateEstimator, diagram_and_card
 from skdpbayes.estimators._foreign import refuse_foreign
 from skdpbayes.intake.sources import Converted, RecordSource, loaded
@@ -625,7 +626,8 @@ class PrivatePipeline(Pipeline):
         last, before = self.steps[-1][1], self.steps[:-1]
         model = last.best_estimator_ if isinstance(last, DPRandomizedSearchCV) else last
         # Sites of a NumPyro model are those of columns only where `dims` says so.
-        if before and "feature_names" not in options and (model._dims or options.get("dims")):
+        has_columns = model._dims or names_columns(options.get("dims"))
+        if before and has_columns and "feature_names" not in options:
             options["feature_names"] = self[:-1].get_feature_names_out()
         found = None
         if units != "steps" and model._linear:

@@ -137,6 +137,11 @@ class ArvizMixin:
         return found
 
 
+def names_columns(dims: Mapping[str, Sequence[str]] | None) -> bool:
+    """Whether axes that a user names are those of columns."""
+    return any("feature" in axes for axes in (dims or {}).values())
+
+
 def _refuse_unknown(name: str, given: Mapping[str, Any] | None, known: Iterable[str]) -> None:
     unknown = sorted(set(given or {}) - set(known))
     if unknown:

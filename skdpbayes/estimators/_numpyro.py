@@ -16,6 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number, warn_user
+from skdpbayes.estimators._arviz import names_columns
 from skdpbayes.estimators._program import ProgramEstimator, name_of, with_short_first
 from skdpbayes.facts import Facts, Field
 from skdpbayes.intake.fields import FieldRows, facts_of, typed
@@ -375,6 +376,18 @@ class DPNumPyroModel(ProgramEstimator):
     def _dimensions(self) -> dict[str, tuple[str, ...]]:
         """Plates of the latent sites."""
         return {site.name: site.axes for site in self._model.program.sites if site.axes}
+
+    def _axes_and_labels(
+        self,
+        variables: Mapping[str, Any],
+        coords: Mapping[str, Sequence[Any]] | None,
+        dims: Mapping[str, Sequence[str]] | None,
+        names: Sequence[str] | None = None,
+    ) -> tuple[dict[str, list[str]], dict[str, Any]]:
+        axes, labels = super()._axes_and_labels(variables, coords, dims, names)
+        if "feature" not in (coords or {}) and not names_columns(dims):
+            labels.pop("feature", None)  # a plate of that name
+        return axes, labels
 
     def _columns(
         self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None

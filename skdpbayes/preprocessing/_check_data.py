@@ -62,7 +62,7 @@ class DataReport:
 
 
 def check_data(
-    X: RawRows,
+    X: Any,
     y: Labels = None,
     *,
     estimator: BaseEstimator | None = None,
@@ -111,7 +111,9 @@ def check_data(
             "Check what the model is given: "
             "check_data(pipeline[:-1].transform(X), y, estimator=pipeline[-1])."
         )
-    person = None if groups is None else codes_of_persons(groups, _num_samples(X))
+    by_name = isinstance(X, dict)  # the arguments of a NumPyro model
+    rows = next(iter(X.values())) if by_name else X
+    person = None if groups is None else codes_of_persons(groups, _num_samples(rows))
     parameters = {} if estimator is None else estimator.get_params(deep=False)
     if isinstance(estimator, CategoryEncoder):
         found = list(_categories(X, clone(estimator).fit(X)))
@@ -121,8 +123,8 @@ def check_data(
         if (masks := getattr(estimator, "_finite_and_possible", None)) is not None:
             finite, possible = masks(X, y)
             found += [*_missing(~finite), *_impossible(finite & ~possible)]
-            parameters["missing"] = "counted"
-        if not isinstance(X, dict):
+        if masks is None or (not by_name and np.ndim(X) == 2):
+            parameters["counted"] = masks is not None
             found += _numbers(X, y, dict(parameters), regression, n_persons)
     if person is not None:
         found += _persons(person, as_labels(groups), parameters.get("max_rows_per_person"))
@@ -184,8 +186,8 @@ def _cells(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     del y
     if parameters.get("missing") is not None:  # which takes their place
         return
-    bad = ~np.isfinite(X).all(axis=1)
-    yield from _missing(bad)
+    if not parameters["counted"]:
+        yield from _missing(~np.isfinite(X).all(axis=1))
     for j in np.flatnonzero(~np.isfinite(X).any(axis=0)):
         yield f"column {_name(j, parameters)} holds no number at all: every row will be left out"
 

@@ -53,6 +53,7 @@ _BENT = 0.75  # share of the square of a score's bend that they explain where th
 _SWEEPS, _ARRIVED = 40, 0.001  # at most; the move that ends them, in posterior standard deviations
 _STEP = 0.5  # towards the likelihood about a new mean and covariance
 _LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
+_UNEQUAL = 2.0  # prior variance of the difference, over the mean: some directions differ by more
 _LEAST_EIGENVALUE = 1e-9  # over the largest: classes have directions without any curvature
 
 
@@ -95,10 +96,10 @@ class Start(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """The records' curvature beside that of simulated rows, in units of the latter (`relative`)."""
+    """The records' curvature beside that of simulated rows."""
 
     factor: jax.Array  # of the simulated rows' curvature
-    difference: jax.Array  # of the records' from that, less what is noise, (P, P)
+    difference: jax.Array  # of the records' from that, less what is noise; `relative`, (P, P)
     sizes: jax.Array  # eigenvalues of the simulated rows' curvature, (P,)
     axes: jax.Array  # its eigenvectors, (P, P)
     spread: jax.Array  # variance of an entry of the difference among these, over their sizes
@@ -110,16 +111,20 @@ class Likeness(NamedTuple):
 
     @property
     def believed(self) -> jax.Array:
-        """The records' curvature, if the rows are alike, (P, P)."""
+        """The records' curvature, if the rows are alike; relative, (P, P)."""
         return self.factor * jnp.eye(len(self.difference)) + self.difference
 
-    def told(self, vectors: jax.Array) -> jax.Array:
-        """Shares of the difference in directions, the columns of `vectors`, that are no noise."""
+    def noise_along(self, vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Noise variance of ``v' H v`` for each column, and the share of the difference without."""
+        noise = self.noise * jnp.sum(vectors**2, axis=0) ** 2
         signal = self.spread * (self.sizes @ (self.axes.T @ vectors) ** 2) ** 2
-        return signal / (signal + self.noise)
+        return 2 * noise, signal / (signal + noise)
 
     def error_of_scores(self, away: jax.Array) -> jax.Array:
-        """Covariance of scores that are as far away as a vector, by the error of the difference."""
+        """Covariance of scores that are as far away as a vector, by the error of the difference.
+
+        It is that where curvature was released, which is nearer to the points than the estimate is.
+        """
         away = self.axes.T @ away
         own = jnp.diag(self.errors @ away**2)
         # Entries (i, j) and (j, i) are one.
@@ -174,11 +179,12 @@ def likeness(
     # A direction of little curvature differs by little, and has as much noise as the others.
     sizes, axes = jnp.linalg.eigh(foreseen)
     twice = 1 + jnp.eye(p)  # variances on the diagonal
-    shape = (axes**2).T @ together @ axes**2 * jnp.outer(sizes, sizes).clip(0) * twice
-    spread = told * jnp.sum(difference**2) / jnp.sum(shape)
+    sizes = sizes.clip(0)
+    shape = (axes**2).T @ together @ axes**2 * jnp.outer(sizes, sizes) * twice
+    spread = _UNEQUAL * told * jnp.sum(difference**2) / jnp.sum(shape)
     signal, noise = spread * shape, variance.clip(1e-300) * twice
-    share = signal / (signal + noise)
-    learnt = axes @ (share * (axes.T @ difference @ axes)) @ axes.T
+    kept = signal / (signal + noise)
+    learnt = axes @ (kept * (axes.T @ difference @ axes)) @ axes.T
     # Noise alone often passes for a difference. Part of the standard error of its square is
     # taken off, and where it is large, as much as gives the mode under an exponential prior.
     whole = jnp.sum(foreseen**2)
@@ -191,11 +197,11 @@ def likeness(
     return Likeness(
         factor=factor,
         difference=relative(learnt, foreseen),
-        sizes=sizes.clip(0),
+        sizes=sizes,
         axes=axes,
         spread=spread,
         noise=variance.clip(1e-300),
-        errors=share * noise,
+        errors=kept * noise,
         factor_variance=sure * error,
         alike=alike,
         alike_reported=reported,
@@ -208,7 +214,7 @@ def relative(curvature: jax.Array, simulated: jax.Array) -> jax.Array:
     In these units it is taken to be the same where simulated rows have another one.
     """
     back = _power(simulated, -0.5)
-    return back @ curvature @ back.T
+    return back @ curvature @ back
 
 
 def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -335,7 +341,6 @@ def found_with(
     like = likeness_of(model, known)
     # Where logits are hardly known these errors do not count: intervals would be too narrow.
     logits_known = 1 / (1 + rows.logit_variance(start.covariance) ** 2)
-    variance = known.variance.astype(jnp.float64)
     points = jax.vmap(unravel)(averages.point)
     weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
     asked = jax.vmap(rows.probabilities)(points)
@@ -368,9 +373,13 @@ def found_with(
         if reported:
             # Variances are about values**-2: over errors e their mean is 1 + 3 Var e as large.
             values, vectors = reported_spectrum(like, whole, reported_alone)
-            noisy = 1 - logits_known * like.alike_reported * (1 - like.told(vectors))
+            released = (
+                _power(foreseen.matrix, -0.5) @ _power(whole, 0.5) @ vectors
+            )  # of these there
+            noise, told = like.noise_along(released)
+            noisy = 1 - logits_known * like.alike_reported * (1 - told)
             error = logits_known * (
-                noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
+                noisy * noise / values**2 + like.factor_variance / like.factor**2
             )
             # Errors are infinite where nothing is known, and without noise h is all of the spread.
             values = (values / jnp.sqrt(1 + 3 * error)).clip(_LEAST_EIGENVALUE)

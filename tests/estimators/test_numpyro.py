@@ -276,9 +276,18 @@ def test_levels_that_a_distribution_lacks_are_counted_and_floats_explained():
     (said,) = check_data(x, y, estimator=model).findings
     assert said.startswith(wanted) and "from 0" in said
     x[y == 3, 0] = np.nan  # counted as missing alone
-    for data in ((x, y), ({"x": x, "y": y},)):
+    before = {**vars(model)}
+    for data in ((x, y), ({"x": x, "y": y},), (x[:, :, None], y)):
         (said,) = check_data(*data, estimator=model).findings
         assert said.startswith(f"{(y == 3).sum()} of {N} rows have a missing")
+    assert vars(model) == before
+    groups = ["one", None] + [f"person {i}" for i in range(N - 2)]
+    by_person = clone(model).set_params(max_rows_per_person=1)
+    said = check_data({"x": x, "y": y}, estimator=by_person, groups=groups).findings
+    assert any("1 of" in own and "name no person" in own for own in said)
+    x[:, 1] = np.nan
+    said = check_data(x, y, estimator=model).findings
+    assert any("column 1 holds no number" in own for own in said)
     with pytest.raises(ValueError, match=r"(?s)raises an error.*write `y.astype\(int\)`"):
         check_data(X, y.astype(float), estimator=DPNumPyroModel(indexed))
 

@@ -313,3 +313,14 @@ def test_sites_of_a_model_of_ones_own_are_named_by_dims():
     rows = make_private_pipeline(BoundedScaler(bounds=(-5, 5)), private).fit(X, X["age"])
     assert list(rows.summary(dims=dims).index) == ["weights[age]", "weights[dose]"]
     assert list(rows.summary().index) == ["weights[0]", "weights[1]"]
+    named = rows.summary(dims={"weights": ["c"]}, coords={"c": ["a", "b"]})
+    assert list(named.index) == ["weights[a]", "weights[b]"]
+
+    def plated(x):
+        with numpyro.plate("feature", 3):  # no columns of x
+            mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("x", dist.Normal(mean.sum(), 1.0).expand([2]).to_event(1), obs=x)
+
+    fitted = DPNumPyroModel(plated, epsilon=np.inf, random_state=0).fit(X)
+    assert list(fitted.summary().index) == ["mean[0]", "mean[1]", "mean[2]"]
