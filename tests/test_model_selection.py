@@ -162,6 +162,17 @@ def test_scores_have_the_noise_that_is_accounted_for():
     assert 1200 * np.std(scores) == pytest.approx(30, rel=0.25)
 
 
+def test_the_noise_of_scores_of_persons_is_over_their_number(monkeypatch):
+    plans, report = [], DPRandomizedSearchCV._report
+    monkeypatch.setattr(
+        DPRandomizedSearchCV, "_report", lambda self, plan: plans.append(plan) or report(self, plan)
+    )
+    model = DPBetaBernoulli(max_rows_per_person=3)
+    found = DPRandomizedSearchCV(model, {}, n_iter=1).fit(X[:300] > 0, groups=np.arange(300) // 3)
+    assert found.score_noise_std_ == plans[0].score_steps[0].noise_multiplier / 20
+    assert "one run, with epsilon" in str(found.privacy_spent_)
+
+
 def test_nothing_of_losers_and_of_the_number_of_runs_is_kept_or_said(monkeypatch, capsys, recwarn):
     loud, kept = (
         DPRandomizedSearchCV(clone(MODEL).set_params(verbose=1), GRID, epsilon=4.0, random_state=0),

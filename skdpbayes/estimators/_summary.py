@@ -126,7 +126,7 @@ class SummaryMixin:
               negative (but not for sites of a NumPyro model, whose sign is not known beforehand);
             - ``noise_share``, the part of `sd` that is privacy noise: the posterior without it
               would have the standard deviation ``(1 - noise_share) * sd``. It is known with
-              "na-dpvi" (the noise of the scores) and for
+              "na-dpvi" (of the scores, not of the curvature: privacy costs more) and for
               `DPBetaBernoulli`, `DPDirichletCategorical` and `DPGammaExponential` with "vips", and
               NaN elsewhere.
 

@@ -54,6 +54,17 @@ def test_records_read_all_parameters_but_those_of_sites_outside_of_their_plate()
     assert learnt.program.local == ("z",)
 
 
+def test_a_record_with_nan_adds_nothing_whatever_model_and_guide_make_of_it():
+    learnt = read(
+        lambda x: factors(jnp.nan_to_num(x, posinf=0)),
+        lambda x: encoder(jnp.nan_to_num(x, posinf=0)),
+    )
+    params, record = learnt.init(), np.ones(D, np.float32)
+    for missing, known in ((1.0, True), (np.nan, False), (np.inf, False)):
+        record[1] = missing
+        assert np.isfinite(learnt.log_likelihood(params, {"0": jnp.asarray(record)})) == known
+
+
 def test_latent_variables_are_a_function_of_round_and_record():
     learnt = read(factors, encoder)
     rng = np.random.default_rng(0)

@@ -526,6 +526,28 @@ def test_a_model_may_hold_a_key():
     assert model_of(function).program.weighed
 
 
+@pytest.mark.parametrize("missing", [np.nan, np.inf])
+def test_a_record_with_nan_has_neither_score_nor_curvature(missing):
+    """Also where the model casts it to an integer, and where nothing else is missing."""
+
+    def function(x, y):
+        w = latent()
+        with numpyro.plate("data", len(x)):
+            logits = jnp.nan_to_num(x, posinf=0) @ w
+            numpyro.sample("y", dist.Bernoulli(logits=logits), obs=(y > 0).astype(int))
+
+    model = model_of(function)
+    params = model.init()
+    for x, y in (([0.5, 1.0], 1.0), ([0.5, 1.0], missing), ([missing, 1.0], 1.0)):
+        record = {"0": jnp.array(x), "1": jnp.asarray(y)}
+        score = ravel_pytree(jax.grad(model.log_likelihood)(params, record))[0]
+        curvature = ravel_pytree(model.curvature(params, record))[0]
+        finite = bool(np.isfinite([*x, y]).all())
+        for found in (score, curvature):
+            assert np.isfinite(np.asarray(found, float)).all() == finite
+        assert not finite or np.abs(score).sum() > 0.1
+
+
 def test_a_callback_that_only_the_curvature_has_is_found():
     @jax.custom_jvp
     def one(x):
