@@ -85,8 +85,8 @@ class DPNumPyroModel(ProgramEstimator):
     solver : {"auto", "dpvi", "na-dpvi", "sgld"}, default="auto"
         As in `DPBayesianLogisticRegression`. "na-dpvi" replaces each prior by a normal one with the
         same 5% and 95% quantiles. "auto" is "na-dpvi" for models with up to 100 parameters and
-        20 000 records whose fit clipping does not bias (``docs/numpyro-clipping.md``), and whose
-        priors that are not normal depend on no other site. It is "dpvi" for others, by persons,
+        20 000 records or persons whose fit clipping does not bias (``docs/numpyro-clipping.md``),
+        and whose priors that are not normal depend on no other site. It is "dpvi" for others,
         without noise, and where `guide` or `learning_rate` is set.
     public : dict, default=None
         Public arguments of the model, which hold no records: tables of groups, sizes,
