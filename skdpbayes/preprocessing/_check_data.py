@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,14 @@ Parameters: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Iterable[object] | None
 
 _MISSING_AS_TEXT = {"nan", "None", "NaT", "<NA>"}
+
+
+@runtime_checkable
+class HasModelOfRecords(Protocol):
+    """Estimator whose model says which records it can have."""
+
+    def _finite_and_possible(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Masks of the records without NaN or infinity, and of those that are possible."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +128,12 @@ def check_data(
     else:
         n_persons = None if person is None else int(person.max()) + 1
         regression, found = isinstance(estimator, RegressorMixin), []
-        if (masks := getattr(estimator, "_finite_and_possible", None)) is not None:
-            finite, possible = masks(X, y)
+        has_model = isinstance(estimator, HasModelOfRecords)
+        if isinstance(estimator, HasModelOfRecords):
+            finite, possible = estimator._finite_and_possible(X, y)
             found += [*_missing(~finite), *_impossible(finite & ~possible)]
-        if masks is None or (not by_name and np.ndim(X) == 2):
-            parameters["counted"] = masks is not None
+        if not has_model or (not by_name and np.ndim(X) == 2):
+            parameters["counted"] = has_model
             found += _numbers(X, y, dict(parameters), regression, n_persons)
     if person is not None:
         found += _persons(person, as_labels(groups), parameters.get("max_rows_per_person"))
