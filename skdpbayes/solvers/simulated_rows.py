@@ -114,6 +114,12 @@ class Likeness(NamedTuple):
         """The records' curvature, if the rows are alike; relative, (P, P)."""
         return self.factor * jnp.eye(len(self.difference)) + self.difference
 
+    @property
+    def units(self) -> jax.Array:
+        """Inverse root of the simulated rows' curvature, (P, P)."""
+        sizes = self.sizes.clip(_LEAST_EIGENVALUE * self.sizes[-1].clip(1))
+        return (self.axes * sizes**-0.5) @ self.axes.T
+
     def noise_along(self, vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Noise variance of ``v' H v`` for each column, and the share of the difference without."""
         noise = self.noise * jnp.sum(vectors**2, axis=0) ** 2
@@ -184,7 +190,7 @@ def likeness(
     spread = _UNEQUAL * told * jnp.sum(difference**2) / jnp.sum(shape)
     signal, noise = spread * shape, variance.clip(1e-300) * twice
     kept = signal / (signal + noise)
-    learnt = axes @ (kept * (axes.T @ difference @ axes)) @ axes.T
+    learnt = kept * (axes.T @ difference @ axes)
     # Noise alone often passes for a difference. Part of the standard error of its square is
     # taken off, and where it is large, as much as gives the mode under an exponential prior.
     whole = jnp.sum(foreseen**2)
@@ -194,9 +200,9 @@ def likeness(
     # What counts in their place, the released curvature by itself, has an error too.
     alone = (entries * variance / whole).clip(_APART**2, _ALONE**2)
     alike, reported = (e / (e + apart) for e in (alone, _APART**2))
-    return Likeness(
+    found = Likeness(
         factor=factor,
-        difference=relative(learnt, foreseen),
+        difference=axes @ learnt @ axes.T,
         sizes=sizes,
         axes=axes,
         spread=spread,
@@ -206,15 +212,15 @@ def likeness(
         alike=alike,
         alike_reported=reported,
     )
+    return found._replace(difference=relative(found.difference, found.units))
 
 
-def relative(curvature: jax.Array, simulated: jax.Array) -> jax.Array:
-    """A curvature in units of that of simulated rows, found where they have this one.
+def relative(curvature: jax.Array, units: jax.Array) -> jax.Array:
+    """A curvature over that of simulated rows, whose inverse root is `units`.
 
-    In these units it is taken to be the same where simulated rows have another one.
+    It is taken to be the same where simulated rows have another curvature.
     """
-    back = _power(simulated, -0.5)
-    return back @ curvature @ back
+    return units @ curvature @ units
 
 
 def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -269,8 +275,8 @@ def step_curvature(model: Model, known: Curvature, alone: jax.Array) -> jax.Arra
     """
     assert known.foreseen is not None
     foreseen = double(known.foreseen)
-    alone = relative(alone, foreseen.matrix)
-    values, vectors = spectrum(likeness_of(model, known), foreseen.whole, alone)
+    like = likeness_of(model, known)
+    values, vectors = spectrum(like, foreseen.whole, relative(alone, like.units))
     # Far outside no curvature is left, and steps would know no bound.
     values = values.clip(mean_curvature_error(len(values), known.variance))
     return identified_part(model, (vectors * values) @ vectors.T)
@@ -347,8 +353,8 @@ def found_with(
     assert known.foreseen is not None
     foreseen = double(known.foreseen)
     seen_variances = foreseen.variances.clip(1e-9)
-    alone = relative(start.curvature, foreseen.whole)
-    reported_alone = relative(start.reported_curvature, foreseen.matrix)
+    alone = relative(start.curvature, _power(foreseen.whole, -0.5))
+    reported_alone = relative(start.reported_curvature, like.units)
 
     def learnt(
         mean: jax.Array, covariance: jax.Array, *, reported: bool = False
@@ -373,9 +379,7 @@ def found_with(
         if reported:
             # Variances are about values**-2: over errors e their mean is 1 + 3 Var e as large.
             values, vectors = reported_spectrum(like, whole, reported_alone)
-            released = (
-                _power(foreseen.matrix, -0.5) @ _power(whole, 0.5) @ vectors
-            )  # of these there
+            released = like.units @ _power(whole, 0.5) @ vectors  # of these there
             noise, told = like.noise_along(released)
             noisy = 1 - logits_known * like.alike_reported * (1 - told)
             error = logits_known * (

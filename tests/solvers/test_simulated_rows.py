@@ -127,7 +127,8 @@ def test_curvature_is_in_proportion_to_that_of_simulated_rows_elsewhere():
     far = np.diag([1.0, 5, 25, 50, 75, 100])
     values, vectors = spectrum(like._replace(alike=1.0), far, np.eye(P))
     np.testing.assert_allclose((vectors * values) @ vectors.T, 1.3 * far, atol=2e-2)
-    found = relative(jnp.asarray(2 * far), jnp.asarray(far))  # twice as much as simulated rows have
+    units = jnp.linalg.inv(jnp.sqrt(far))
+    found = relative(jnp.asarray(2 * far), units)  # twice as much as simulated rows have
     values, vectors = spectrum(like._replace(alike=0.0), far @ far, found)
     np.testing.assert_allclose((vectors * values) @ vectors.T, 2 * far @ far, rtol=1e-6, atol=1e-6)
 
