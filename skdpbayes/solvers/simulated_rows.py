@@ -54,6 +54,9 @@ _SWEEPS, _ARRIVED = 40, 0.001  # at most; the move that ends them, in posterior 
 _STEP = 0.5  # towards the likelihood about a new mean and covariance
 _LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
 _UNEQUAL = 2.0  # prior variance of the difference, over the mean: some directions differ by more
+# Of the released curvature by itself, the part that does not follow simulated rows outward. Far
+# outside these have no curvature, and an estimate would know no bound.
+_HELD = 0.3
 _LEAST_EIGENVALUE = 1e-9  # over the largest: classes have directions without any curvature
 
 
@@ -223,7 +226,9 @@ def relative(curvature: jax.Array, units: jax.Array) -> jax.Array:
     return units @ curvature @ units
 
 
-def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
+def spectrum(
+    like: Likeness, simulated: jax.Array, alone: jax.Array, held: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Eigenvalues and eigenvectors of the records' curvature, which no clip has shortened.
 
     Parameters
@@ -234,9 +239,14 @@ def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[ja
     alone : array of shape (P, P)
         The `relative` released curvature by itself, which counts as far as the rows are not
         believed.
+    held : array of shape (P, P), optional
+        The same, not relative: a part of it counts wherever simulated rows are.
     """
     root = _power(simulated, 0.5)
-    return _positive_spectrum(root @ (like.alike * like.believed + (1 - like.alike) * alone) @ root)
+    believed, alone = (root @ own @ root for own in (like.believed, alone))
+    if held is not None:
+        alone = alone + _HELD * (held - alone)
+    return _positive_spectrum(like.alike * believed + (1 - like.alike) * alone)
 
 
 def reported_spectrum(
@@ -361,7 +371,7 @@ def found_with(
     ) -> tuple[jax.Array, jax.Array]:
         """Information and linear term; with the curvature of the reported covariance, if so."""
         whole = rows.curvature(unravel(mean), clip)
-        values, vectors = spectrum(like, whole, alone)
+        values, vectors = spectrum(like, whole, alone, start.curvature)
         h = (vectors * values) @ vectors.T
         away = averages.point - mean
         line = away @ h  # by which scores differ from those at the mean, if linear

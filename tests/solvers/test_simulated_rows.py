@@ -131,6 +131,10 @@ def test_curvature_is_in_proportion_to_that_of_simulated_rows_elsewhere():
     found = relative(jnp.asarray(2 * far), units)  # twice as much as simulated rows have
     values, vectors = spectrum(like._replace(alike=0.0), far @ far, found)
     np.testing.assert_allclose((vectors * values) @ vectors.T, 2 * far @ far, rtol=1e-6, atol=1e-6)
+    # A part of the released curvature by itself stays where simulated rows have none.
+    held, nothing = jnp.asarray(10 * far), 1e-9 * far
+    values, vectors = spectrum(like._replace(alike=0.0), nothing, found, held)
+    np.testing.assert_allclose((vectors * values) @ vectors.T, 3 * far, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("sd", [20.0, 60.0])
