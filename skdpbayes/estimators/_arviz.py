@@ -94,13 +94,15 @@ class ArvizMixin:
         names: Sequence[str] | None = None,
     ) -> tuple[dict[str, list[str]], dict[str, Any]]:
         """Names of the axes of variables, and the labels along each; `names` are of columns."""
-        named_axes = {**self._dimensions(), **(dims or {})}
         _refuse_unknown("dims", dims, variables)
+        named_axes = {**self._dimensions(), **(dims or {})}
         axes = {name: list(own) for name, own in named_axes.items() if name in variables}
         used = {dim for own in axes.values() for dim in own}
         _refuse_unknown("coords", coords, used)
-        along = {**self._coordinates(names), **(coords or {})}
-        return axes, {dim: x for dim, x in along.items() if dim in used}
+        # A plate of a NumPyro model may be called "feature", and is of no columns.
+        known = {dim for own in {**self._dims, **(dims or {})}.values() for dim in own}
+        own = {dim: x for dim, x in self._coordinates(names).items() if dim in known & used}
+        return axes, {**own, **(coords or {})}
 
     def _dimensions(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the axes of each variable after the first, the axis of draws."""

@@ -377,24 +377,10 @@ class DPNumPyroModel(ProgramEstimator):
         """Plates of the latent sites."""
         return {site.name: site.axes for site in self._model.program.sites if site.axes}
 
-    def _axes_and_labels(
-        self,
-        variables: Mapping[str, Any],
-        coords: Mapping[str, Sequence[Any]] | None,
-        dims: Mapping[str, Sequence[str]] | None,
-        names: Sequence[str] | None = None,
-    ) -> tuple[dict[str, list[str]], dict[str, Any]]:
-        axes, labels = super()._axes_and_labels(variables, coords, dims, names)
-        if "feature" not in (coords or {}) and not names_columns(dims):
-            labels.pop("feature", None)  # a plate of that name
-        return axes, labels
-
     def _columns(
         self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None
     ) -> Sequence[str]:
-        if feature_names is not None and not any(
-            "feature" in axes for axes in (dims or {}).values()
-        ):
+        if feature_names is not None and not names_columns(dims):
             raise ValueError(
                 "The package does not know which sites have an entry for each column: say so as in "
                 "dims={'weights': ['feature']}."

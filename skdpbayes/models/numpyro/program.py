@@ -171,7 +171,7 @@ class Program:
         with _AllOfTheBatch(len(given[own[0]])):
             try:
                 return function(*positional, **named, **dict(self.constants), **public)
-            except Exception as error:
+            except Exception as error:  # of the user's code: None may raise anything
                 if not missing or isinstance(error, NotImplementedError):
                     raise
                 raise ValueError(
