@@ -12,7 +12,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number, warn_user
-from skdpbayes.estimators._arviz import ArvizMixin
 from skdpbayes.estimators._base import Outcome, PrivateEstimator
 from skdpbayes.estimators._summary import SummaryMixin
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 LONGEST_LAST_STEP = 1.5
 
 
-class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
+class PosteriorEstimator(SummaryMixin, PrivateEstimator):
     """Base of the estimators with a choice of solvers and a posterior."""
 
     _guides: tuple[str, ...] = ("auto", "full_rank", "mean_field")

@@ -10,6 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
+from skdpbayes.estimators._arviz import ArvizMixin
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +48,7 @@ def _says_something(estimator: SummaryMixin) -> bool:
     return True
 
 
-class SummaryMixin:
+class SummaryMixin(ArvizMixin):
     """Summary of `posterior_samples_`, with names of columns and classes."""
 
     _opaque: ClassVar[bool] = False  # whether single parameters mean nothing
@@ -57,23 +58,6 @@ class SummaryMixin:
     _estimated: ClassVar[tuple[str, ...]] = ()
     # Variables that cannot be negative, so that their sign says nothing.
     _positive: ClassVar[tuple[str, ...]] = ()
-    _draws_name: str
-    _dims: ClassVar[dict[str, tuple[str, ...]]]
-
-    def _named_draws(self) -> dict[str, np.ndarray]:
-        raise NotImplementedError
-
-    def _feature_names(self) -> Sequence[str] | None:
-        raise NotImplementedError
-
-    def _axes_and_labels(
-        self,
-        variables: Mapping[str, Any],
-        coords: Mapping[str, Sequence[Any]] | None,
-        dims: Mapping[str, Sequence[str]] | None,
-        names: Sequence[str] | None = None,
-    ) -> tuple[dict[str, list[str]], dict[str, Any]]:
-        raise NotImplementedError
 
     def _summary_draws(self) -> dict[str, np.ndarray]:
         """Draws of the variables of a summary, by name."""
