@@ -338,18 +338,14 @@ class NADPVI:
         """Posterior of the `quiet` state."""
         return self.posterior(model, self.quiet(state))
 
-    def likelihood(self, model: Model, state: TraceState) -> NormalLikelihood:
-        """Likelihood of the parameters given all releases.
+    def posterior_and_likelihood(
+        self, model: Model, state: TraceState
+    ) -> tuple[GaussianPosterior, NormalLikelihood]:
+        """The posterior, and the likelihood of the parameters given all releases.
 
         Scores were released at points that depend on the prior of the fit: it is quadratic about
         them.
         """
-        return self.posterior_and_likelihood(model, state)[1]
-
-    def posterior_and_likelihood(
-        self, model: Model, state: TraceState
-    ) -> tuple[GaussianPosterior, NormalLikelihood]:
-        """`posterior` and `likelihood`, found at once."""
         found = self._found(model, state)
         posterior = GaussianPosterior.from_precision(found.mean, found.precision)
         with arithmetic():

@@ -154,7 +154,9 @@ class Opened:
         marginal = self._marginal(model, state)
         integrated = isinstance(marginal, HasHyperPrior)
         if integrated and isinstance(self.solver, NADPVI):
-            found: Posterior = marginal.integrated(self.solver.likelihood(marginal, state.solver))
+            found: Posterior = marginal.integrated(
+                self.solver.posterior_and_likelihood(marginal, state.solver)[1]
+            )
             return found
         return marginal.natural(self.solver.posterior(marginal, state.solver))
 
