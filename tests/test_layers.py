@@ -18,6 +18,7 @@ ROOMS = (
     "cells",
     "checks",
     "compilation",
+    "pytrees",
     "schema",
     "declarations",
     "facts",

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from skdpbayes.mechanism.grid import Grid
+from skdpbayes.pytrees import pytree
 
 Number: TypeAlias = jax.Array | float
 """A number, traced or not."""
@@ -68,7 +69,7 @@ class Part(ABC):
         return self.total()
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class RankOne(Part):
     """``left right'`` (K x d), never formed: the gradient of a generalised linear model.
@@ -104,7 +105,7 @@ class RankOne(Part):
         return _outer_sum(self.left, self.right)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class _InSteps(RankOne):
     """``left right'``, where the vector is `right` in steps of its grid.
@@ -120,7 +121,7 @@ class _InSteps(RankOne):
         return _outer_sum(self.left * scale, self.right)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Quadratic(Part):
     """``weight (x) vector vector'`` (K x d x K x d), never formed: a GLM's curvature."""
@@ -149,7 +150,7 @@ class Quadratic(Part):
         )
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Scattered(Part):
     """A contribution (n_rows x K) that is zero but in a few rows.
@@ -194,7 +195,7 @@ class Scattered(Part):
         return replace(self, rows=own, values=jnp.zeros_like(values).at[place].add(values))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Dense(Part):
     """A contribution that is an array (any shape)."""

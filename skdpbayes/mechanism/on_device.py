@@ -17,6 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from skdpbayes.mechanism.integer_noise import ENTRIES, LEVELS, RADIX, table, undrawn
+from skdpbayes.pytrees import pytree
 
 Words: TypeAlias = tuple[jax.Array, ...]
 """Words of 32 bits, of many blocks or of all."""
@@ -160,7 +161,7 @@ def by_kernel(
     return drawn[:size]
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class DeviceNoise:
     """Noise of a chain, drawn where it is added.

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
+
+from skdpbayes.pytrees import pytree
 
 CHUNK = 384
 """Batch slots summed in floating point at a time: a multiple of 64.
@@ -35,7 +36,7 @@ _SLOTS = 16  # non-zeros of a row that are scattered at a time
 _ALIGNED = 64  # bytes
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class SparseRows:
     """CSR rows; a batch of them is made dense when it is gathered."""
@@ -67,7 +68,7 @@ class SparseRows:
         return taken
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class RaggedRows:
     """CSR rows of very different lengths, sorted by length; a batch has lists of one width.
@@ -110,11 +111,7 @@ class Person(NamedTuple):
     present: jax.Array
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["rows", "order", "starts"],
-    meta_fields=["most"],
-)
+@pytree
 @dataclass(frozen=True)
 class Persons:
     """Rows by person: a record is a person.
@@ -134,7 +131,7 @@ class Persons:
     rows: Tree
     order: Array
     starts: Array
-    most: int
+    most: int = field(metadata={"static": True})
 
     def take(self, indices: jax.Array, width: int | None) -> Person:
         """Batch of persons."""
@@ -152,12 +149,7 @@ class Group(NamedTuple):
     stop: jax.Array | np.integer[Any]
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["fields", "n_records", "ends"],
-    meta_fields=["widths", "slots", "whole", "axis"],
-    drop_fields=["usable", "places"],
-)
+@pytree
 @dataclass(frozen=True)
 class Records:
     """A pytree of arrays with a common leading axis, padded; `n_records` of them are real.
@@ -175,12 +167,12 @@ class Records:
     fields: Tree
     n_records: jax.Array | np.integer[Any]
     ends: Array | tuple[()] = ()
-    widths: tuple[int, ...] = ()
-    slots: int | None = None
-    whole: bool = False
-    axis: str | None = None
-    usable: np.ndarray | None = field(default=None, compare=False)
-    places: np.ndarray | None = field(default=None, compare=False)
+    widths: tuple[int, ...] = field(default=(), metadata={"static": True})
+    slots: int | None = field(default=None, metadata={"static": True})
+    whole: bool = field(default=False, metadata={"static": True})
+    axis: str | None = field(default=None, metadata={"static": True})
+    usable: np.ndarray | None = field(default=None, compare=False, metadata={"dropped": True})
+    places: np.ndarray | None = field(default=None, compare=False, metadata={"dropped": True})
 
     @property
     def shaped(self) -> Records:

@@ -19,6 +19,7 @@ from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.models.quadrature import normal_nodes, uniform_nodes
 from skdpbayes.posteriors.belief_net import WeightsPosterior
+from skdpbayes.pytrees import pytree
 
 VISIBLE = 0.96  # budget share of the visible units' block in a round
 _SWEEPS = 3  # of the local step
@@ -80,7 +81,7 @@ class HiddenUnits(NamedTuple):
         return (self.vectors * self.values) @ self.vectors.T
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class SigmoidBeliefNet:
     """``z_k ~ Bernoulli(p_k)``, ``y_j | z ~ Bernoulli(sigmoid(c_j + w_j z))``.

@@ -23,6 +23,7 @@ import numpy as np
 
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.posteriors.conjugate import CountsPosterior, FirstOfEach, RatePosterior
+from skdpbayes.pytrees import pytree
 
 _MOST = 30.0  # largest |unconstrained parameter|; beyond, floats would overflow
 _EDGE = 1e-6  # of the range of a mean, at which no variance is left
@@ -36,7 +37,7 @@ class ConjugateFamily:
     """
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class GammaExponential(ConjugateFamily):
     """``x_j | theta_j ~ Exponential(theta_j)``, ``theta_j ~ Gamma(shape, rate)``.
@@ -159,7 +160,7 @@ class GammaExponential(ConjugateFamily):
         return np.exp(np.clip(draws, -_MOST, _MOST))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class BetaBernoulli(ConjugateFamily):
     """``x_j | theta_j ~ Bernoulli(theta_j)``, ``theta_j ~ Beta(a, b)``; parameters ``logit theta``.
@@ -263,7 +264,7 @@ class BetaBernoulli(ConjugateFamily):
         return 1 / (1 + np.exp(-np.clip(draws, -500, 500)))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class DirichletCategorical(ConjugateFamily):
     """``x | theta ~ Categorical(theta)``, ``theta ~ Dirichlet(concentration)``.

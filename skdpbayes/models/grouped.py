@@ -37,6 +37,7 @@ from skdpbayes.models.whitened import (
 from skdpbayes.posteriors.base import Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.posteriors.hierarchy import Levels, linearised
+from skdpbayes.pytrees import pytree
 
 if TYPE_CHECKING:
     from skdpbayes.models.numpyro.reduced import Reduced
@@ -74,7 +75,7 @@ def prior_of(hierarchy: Reduced) -> Prior:
     return Prior(*(x.astype(np.float32) for x in found))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class GroupedCoordinates(InCoordinates):
     """`InCoordinates` of the weights of all groups, whose prior is that of a hierarchy.
@@ -211,7 +212,7 @@ class GroupedCoordinates(InCoordinates):
         return jnp.asarray(self.axes).reshape(*shape, *shape)[group, :, group]
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class GroupedLogistic:
     """`OpenedModel` of a hierarchy, whose opening releases moments of rows and sizes of groups.

@@ -19,6 +19,7 @@ from skdpbayes.models.lda_information import observed_share
 from skdpbayes.models.lda_local import collapsed_step, e_step
 from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.posteriors.topics import BETWEEN, TopicsPosterior
+from skdpbayes.pytrees import pytree
 
 SHARES = {"words": 0.4, "pairs": 0.15}  # budget shares; the rounds have the rest
 _WEIGHT = 0.5  # power of a word's frequency by which its counts are divided
@@ -41,7 +42,7 @@ class TopicsParams(NamedTuple):
     ratios: jax.Array  # probabilities of `_RATIOS`
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class LatentDirichletAllocation:
     """Documents as mixtures of topics.

@@ -13,6 +13,7 @@ from jax.scipy.stats import norm
 from scipy import stats
 
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
+from skdpbayes.pytrees import pytree
 
 _FAR = 2.5  # of logarithms of variances, beyond which the mean slope is taken for constant
 
@@ -65,7 +66,7 @@ class Huber(NamedTuple):
         return self.variance * 0.5 * (self.cut**2 - self.mean_square)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class LinearRegression:
     """Normal linear regression with a normal-inverse-gamma prior.

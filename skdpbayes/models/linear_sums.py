@@ -13,6 +13,7 @@ from skdpbayes.models.linear import LinearRegression
 from skdpbayes.models.protocols import Number, Record
 from skdpbayes.posteriors.base import DrawsPosterior
 from skdpbayes.posteriors.linear import Moments, NormalInverseGamma, Prior, moments_posterior
+from skdpbayes.pytrees import pytree
 
 # Factors of x y, y^2 and 1, in units of `row_norm` or its square. The first two are near-optimal
 # for coefficients of a few tenths and a small noise variance; the third may be smaller, as the sum
@@ -20,7 +21,7 @@ from skdpbayes.posteriors.linear import Moments, NormalInverseGamma, Prior, mome
 _CROSS, _SQUARE, _COUNT = 1.4, 0.5, 0.5
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class LinearSums(LinearRegression):
     """`LinearRegression` by a bounded statistic of each record.

@@ -15,9 +15,10 @@ from skdpbayes.mechanism.contributions import Quadratic, RankOne
 from skdpbayes.mechanism.grid import grid_of
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.quadrature import normal_nodes
+from skdpbayes.pytrees import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class LogisticRegression:
     """``y | x ~ Categorical(softmax(W x))``, or Bernoulli for two classes.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from skdpbayes.models.protocols import Record
+from skdpbayes.pytrees import pytree
 
 
 class NoisyMoments(NamedTuple):
@@ -20,7 +21,7 @@ class NoisyMoments(NamedTuple):
     variance: np.ndarray
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class ColumnMoments:
     """Moments of d columns in [-1, 1], with missing cells. A record is ``{"x": (d,)}``.
@@ -66,7 +67,7 @@ class ColumnMoments:
         )
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class BoundedScore:
     """Sum of one number in [0, 1] per record, ``{"x": ()}``; two records differ by at most 1."""

@@ -21,9 +21,10 @@ from skdpbayes.models.protocols import Array, Number, Params, Record
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.models.standard_rows import deviation_variance
 from skdpbayes.models.whitened import InCoordinates
+from skdpbayes.pytrees import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NormalRows:
     """Simulated rows in place of `n_records` records.
@@ -48,7 +49,7 @@ class NormalRows:
         return Expected(model, records, rows, n * share)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Expected:
     """Sums over simulated rows, as they would be over the records.

@@ -35,6 +35,7 @@ from skdpbayes.models.linear import Huber, LinearRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.whitened import moments_opening
 from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.pytrees import pytree
 
 COLUMN_WAVES = 15  # they find columns as narrow as half their range over 12,000
 WAVES_RESOLVED = 0.5  # error of an amplitude, from which on waves are not used
@@ -45,7 +46,7 @@ _WIDER = 2.0  # prior of the log variance, over that in units of the bounds
 _HIDDEN = 0.6  # edge of the noise of second moments, from which on they are not used
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class LinearInCoordinates(LinearRegression):
     """`LinearRegression` with weights ``w = A t``: the parameters are t and u, columns ``A' x``.
@@ -139,7 +140,7 @@ class LinearInCoordinates(LinearRegression):
         return {**record, "x": jnp.asarray(self.axes, x.dtype).T @ x, "grid": None}
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class RescaledLinear:
     """`OpenedModel` that releases waves of columns, and then perhaps second moments.

@@ -15,6 +15,7 @@ from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, flat_start, single
 from skdpbayes.models.protocols import Contribution, HasCurvatureUnit, Number, Params, Record
 from skdpbayes.models.whitened import whitening_axes
+from skdpbayes.pytrees import pytree
 
 _LOWEST, _HIGHEST = -8, 13  # range of the histogram, in binary logarithms
 _CLEAR = 0.3  # noise of a mean square of one, up to which correlations are taken
@@ -23,7 +24,7 @@ _LEAST = 1e-6  # mean square of an entry, where there is hardly any noise
 _FARTHEST = 100.0  # by which a mean square may be below what noise hides
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class WithScoreUnit:
     """`OpenedModel` that releases a histogram of norms and takes the median as `score_unit`.
@@ -215,7 +216,7 @@ def _counted(squares: jax.Array) -> jax.Array:
     return jnp.maximum(jnp.sum(squares), 1)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class AmortisedStart(WithScoreUnit):
     """A model with an amortised guide, whose typical score is released before the rounds."""

@@ -28,13 +28,14 @@ from skdpbayes.models.protocols import Array, Contribution, Number, Params, Reco
 from skdpbayes.models.standard_rows import deviation_variance, normal_rows, standard_rows
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.pytrees import pytree
 
 _COUNT, _COUNT_SHARE = ("n_records", "count_variance"), 0.2  # what is released of a private number
 _SHORT = 0.25  # mean square of the norm of rows, over the square of the public one
 Mapped = TypeVar("Mapped", GaussianPosterior, DrawsPosterior, NormalLikelihood)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class InCoordinates:
     """`LogisticRegression` with weights ``W = T A'``: the parameters are T, the columns ``A' x``.
@@ -175,7 +176,7 @@ class InCoordinates:
         return {**record, "x": jnp.asarray(self.axes, x.dtype).T @ x, "grid": None}
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class WhitenedLogistic:
     """`OpenedModel` that releases second moments and takes their inverse root for axes.

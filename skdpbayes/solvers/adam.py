@@ -25,6 +25,7 @@ from skdpbayes.models.base import (
 )
 from skdpbayes.models.protocols import Number
 from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import OneKindOfRound, Query, Round, Scales, Sums
 
 _ADAM = optax.scale_by_adam()
@@ -40,7 +41,7 @@ class AdamState(NamedTuple):
     n_averaged: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Adam(OneKindOfRound):
     """Point estimates.

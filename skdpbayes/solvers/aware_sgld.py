@@ -43,6 +43,7 @@ from skdpbayes.models.base import (
 from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
 from skdpbayes.models.protocols import Array, Number
 from skdpbayes.posteriors.base import DrawsPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.normal_posterior import gained, within_reach
 from skdpbayes.solvers.released_curvature import (
@@ -83,7 +84,7 @@ class AwareState(NamedTuple):
     subsampled: jax.Array  # variance of a score by subsampling, over that of the data's own
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class AwareSGLD:
     """Langevin dynamics on private scores, preconditioned by the posterior's covariance.

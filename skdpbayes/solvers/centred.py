@@ -29,6 +29,7 @@ from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import NORM, CentredModel, released_count, single
 from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.posteriors.conjugate import Conjugate, CountedPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import Point, Round, Scales, Sums
 
 FIRST_SHARE = 0.2  # of the budget, for the centre
@@ -92,7 +93,7 @@ class Centred(NamedTuple):
     persons: jax.Array  # released number of persons with rows
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class CentredRelease:
     """Release the mean statistics of persons, and then their sums about the mean of all.

@@ -72,6 +72,7 @@ from skdpbayes.models.base import (
 )
 from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.gaussian_guides import (
     Draw,
@@ -111,7 +112,7 @@ class DPVIState(NamedTuple):
         return self.mu
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class DPVI:
     """Gaussian variational inference on private gradients.

@@ -32,6 +32,7 @@ from skdpbayes.models.denoising import (
 )
 from skdpbayes.models.protocols import Array, Number
 from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import Round, Scales, Sums
 from skdpbayes.solvers.released_curvature import Curvature, curvature_round
 
@@ -181,7 +182,7 @@ class Guide(Protocol[State]):
         """Reported posterior; `noise` is that of the averaged score."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class MeanField:
     """Independent normals ``mu + exp(u) e``; mu and u take steps of Adam.
@@ -271,7 +272,7 @@ class MeanField:
         return mean * gain * (information + prior) / total, 1 / xp.sqrt(total)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class FullRank:
     """Normals with a full covariance, computed from released curvatures.

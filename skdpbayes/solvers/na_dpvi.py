@@ -79,6 +79,7 @@ from skdpbayes.models.responses import knows_responses
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.averages import Averages, average, doubted, over
 from skdpbayes.solvers.base import Query, Round, Scales, Sums, arithmetic
 from skdpbayes.solvers.normal_posterior import (
@@ -141,7 +142,7 @@ class View(NamedTuple):
     unclear: jax.Array  # extra covariance of the score over its factors
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NADPVI:
     """Bayesian inference from private scores and curvatures.

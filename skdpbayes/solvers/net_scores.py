@@ -40,6 +40,7 @@ from skdpbayes.models.belief_net import NetParams, SigmoidBeliefNet
 from skdpbayes.models.protocols import Number
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.posteriors.belief_net import ChainWeightsPosterior, WeightsPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import Query, Round, Scales, Sums, opening_rounds
 
 RESCALED = 4  # last rounds, which scale the weights
@@ -66,7 +67,7 @@ class NetState(NamedTuple):
     draws: jax.Array  # deviations kept, (n_draws, J, K); else empty
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NetScores:
     """Rounds of scores at the posterior mean, after the model's openings.
@@ -209,7 +210,7 @@ class NetScores:
         }
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NetDPVI(NetScores):
     """Rounds of scores at draws of the guide."""
@@ -222,7 +223,7 @@ class NetDPVI(NetScores):
         return params._replace(weights=params.weights + known * drawn @ vectors.T)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NetNADPVI(NetScores):
     """Rounds of scores at the posterior mean, each weighted by its variance."""
@@ -237,7 +238,7 @@ class NetNADPVI(NetScores):
         return jnp.maximum(own / information, self.least_weight), information
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NetSGLD(NetScores):
     """Rounds of scores along a chain.

@@ -28,6 +28,7 @@ from skdpbayes.models.protocols import HasHyperPrior, Number, Params
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.posteriors.base import MappedPosterior, Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import (
     GradientSolver,
     Point,
@@ -48,7 +49,7 @@ class OpenedState(NamedTuple):
     solver: Any
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Opened:
     """Openings, then a gradient solver on ``model.marginal(params)``.

@@ -29,6 +29,7 @@ from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model, flat_start, score_unit, weighted_score, with_latent_noise
 from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.base import SampledPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import OneKindOfRound, Query, Round, Scales, Sums
 
 _ADAM = optax.scale_by_adam()
@@ -61,7 +62,7 @@ class OwnGuideState(NamedTuple):
     n_averaged: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class OwnGuide(OneKindOfRound):
     """Adam on the evidence lower bound of a guide.

@@ -28,6 +28,7 @@ from skdpbayes.models.networks.outputs import Outputs
 from skdpbayes.models.networks.perceptron import Classifier
 from skdpbayes.models.protocols import Number
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import GradientSolver, Point, Query, Round, Scales, Sums
 from skdpbayes.solvers.na_dpvi import NADPVI, TraceState
 
@@ -49,7 +50,7 @@ class RecalibratedState(NamedTuple):
     outputs: TraceState
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Recalibrated:
     """A gradient solver on the weights, then `NADPVI` on the outputs.

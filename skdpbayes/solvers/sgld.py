@@ -42,6 +42,7 @@ from skdpbayes.models.base import (
 )
 from skdpbayes.models.protocols import Number
 from skdpbayes.posteriors.base import DrawsPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import OneKindOfRound, Query, Round, Scales, Sums
 
 
@@ -55,7 +56,7 @@ class SGLDState(NamedTuple):
     time: jax.Array  # sum of the step sizes so far
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class SGLD(OneKindOfRound):
     """Langevin dynamics on private gradients.

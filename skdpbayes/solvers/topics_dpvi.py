@@ -30,10 +30,11 @@ import jax
 
 from skdpbayes.models.base import TopicModel
 from skdpbayes.models.protocols import Params
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.vips_rounds import StatisticsRounds, StatisticsState
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class TopicsDPVI(StatisticsRounds):
     """Rounds of expected counts at draws of the guide, after the model's openings."""

@@ -30,6 +30,7 @@ from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import TopicModel
 from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.base import Posterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import (
     OneKindAfterOpenings,
     Point,
@@ -50,7 +51,7 @@ class AwareCounts(NamedTuple):
     noise: jax.Array  # standard deviation of the noise of a round
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class TopicsNADPVI(OneKindAfterOpenings):
     """Rounds of expected counts, corrected for missing information.

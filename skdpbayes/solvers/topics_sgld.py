@@ -34,6 +34,7 @@ from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import TopicModel
 from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.topics import TopicsDraws
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import (
     OneKindAfterOpenings,
     Point,
@@ -56,7 +57,7 @@ class TopicsChain(NamedTuple):
     heated: jax.Array  # share of the counts whose privacy noise exceeded the chain's own
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class TopicsSGLD(OneKindAfterOpenings):
     """Langevin dynamics of topics, after the model's openings.

@@ -29,6 +29,7 @@ from skdpbayes.mechanism.spec import Block, Mechanism, Together
 from skdpbayes.models.base import BoundedStatistic, ConjugateModel
 from skdpbayes.models.protocols import Number, Record
 from skdpbayes.posteriors.conjugate import CountedPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import OneKindOfRound, Point, Round, Scales, Sums
 
 
@@ -100,7 +101,7 @@ def one_release(
     return OneRelease(norm_above(statistic), np.float64(n_records), unit, together)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class OneRelease(OneKindOfRound):
     """Release the summed statistics of all records once.

@@ -50,6 +50,7 @@ from skdpbayes.models.denoising import noise_edge, shrunk_products
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import Point, Query, Round, Scales, Sums
 from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 
@@ -95,7 +96,7 @@ class Statistics(NamedTuple):
     curvature_variance: jax.Array  # noise variance of an off-diagonal entry
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class LogisticVIPS:
     """Responses and products once, then the fitted terms at draws of the posterior.

@@ -29,6 +29,7 @@ from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import StatisticsModel
 from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.base import Posterior
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import (
     OneKindAfterOpenings,
     Point,
@@ -48,7 +49,7 @@ class StatisticsState(NamedTuple):
     scales: Scales  # of the last round
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class StatisticsRounds(OneKindAfterOpenings):
     """Rounds of expected statistics, after the model's openings.

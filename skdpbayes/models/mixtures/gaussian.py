@@ -27,6 +27,7 @@ from skdpbayes.models.mixtures.marginal import MarginalMixture
 from skdpbayes.models.mixtures.sketch import N_FITS, Sketch, features, fit_sketch
 from skdpbayes.models.protocols import Array, Contribution, Number, Record
 from skdpbayes.posteriors.mixture import MixturePosterior
+from skdpbayes.pytrees import pytree
 
 _LEAST = 0.125  # least factor of a variance in one round, with noise
 # Clipping norm of a row's log density ratios, and the usual size of their sums: noise beyond it
@@ -77,7 +78,7 @@ class MixtureParams(NamedTuple):
     log_posterior: jax.Array  # (N_FITS,): of each, given the sketch
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class GaussianMixture:
     """Mixture of K normal distributions in d dimensions.

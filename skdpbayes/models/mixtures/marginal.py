@@ -26,6 +26,7 @@ from skdpbayes.posteriors.mixture_coordinates import (
     shapes,
     whitening,
 )
+from skdpbayes.pytrees import pytree
 
 _FEWEST_NODES, _MOST_NODES = 2**12, 2**18
 _RECORDS_OF_A_NODE = 4  # with 16 times as many errors are half of a standard deviation
@@ -61,7 +62,7 @@ def _nodes(n_features: int, size: int) -> np.ndarray:
     return np.concatenate([uniform[:, :1], ndtri(uniform[:, 1:])], axis=1)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class MarginalMixture:
     """Mixture of K normal distributions in d dimensions about a start.

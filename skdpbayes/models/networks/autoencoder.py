@@ -12,9 +12,10 @@ from skdpbayes.models.latent_noise import record_key
 from skdpbayes.models.networks.gradients import draw_weights, gradients
 from skdpbayes.models.networks.layers import Layer, forward
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
+from skdpbayes.pytrees import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Autoencoder:
     """Auto-encoder of values in [0, 1], with standard normal latent variables.

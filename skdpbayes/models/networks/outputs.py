@@ -22,6 +22,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.models.protocols import Params, Record, Response
+from skdpbayes.pytrees import pytree
 
 if TYPE_CHECKING:
     from skdpbayes.models.networks.perceptron import Classifier
@@ -30,7 +31,7 @@ _TINY = 1e-30
 _PRIOR_SD = {"log_scale": 1.0, "offsets": 0.5}
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Outputs:
     """Logistic model of the classes given a network's outputs.

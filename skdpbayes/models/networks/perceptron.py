@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from skdpbayes.models.networks.gradients import draw_weights, gradients
 from skdpbayes.models.networks.layers import Layer, forward
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
+from skdpbayes.pytrees import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Classifier:
     """Network with a logit for each class, or one logit for two classes.
@@ -69,7 +70,7 @@ class Classifier:
         return jnp.where(y >= 0, logits[y.clip(0)] - jax.nn.logsumexp(logits), 0)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Regressor(Classifier):
     """Network for the mean of a normal response, with a fitted log standard deviation.

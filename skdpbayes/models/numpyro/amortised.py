@@ -35,6 +35,7 @@ from skdpbayes.models.numpyro.program import (
     with_parameters,
 )
 from skdpbayes.models.protocols import Number, Params, Record
+from skdpbayes.pytrees import pytree
 
 Sites = Mapping[str, Any]
 
@@ -76,7 +77,7 @@ def total(terms: Iterable[jax.Array]) -> jax.Array:
     return sum(terms, jnp.zeros((), jnp.float32))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Amortised:
     """A model with its amortised guide, as a function of coordinates and parameters.
@@ -215,7 +216,7 @@ class Amortised:
         return jax.tree.map(np.asarray, values)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class AmortisedGuide:
     """The guide outside of the plate of records, and the parameters of model and guide.

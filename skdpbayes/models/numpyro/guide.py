@@ -13,6 +13,7 @@ from numpyro import handlers
 from skdpbayes.models.numpyro.model import NumPyroModel, coordinates
 from skdpbayes.models.numpyro.program import traced, unconstrained, with_parameters
 from skdpbayes.models.protocols import Params
+from skdpbayes.pytrees import pytree
 
 NOT_REPARAMETRISED = (
     "The guide draws {name!r} from a distribution without a reparametrised sampler, {law}: "
@@ -20,7 +21,7 @@ NOT_REPARAMETRISED = (
 )
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NumPyroGuide:
     """A guide for the latent sites of a model; those that it leaves out are drawn from their prior.

@@ -41,6 +41,7 @@ from skdpbayes.models.responses import (
     typical_sizes,
 )
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
+from skdpbayes.pytrees import pytree
 
 _POINTS = 8  # at which priors are compared
 _MOST = 12.0  # by which the logarithm of typical lengths changes
@@ -248,7 +249,7 @@ class ProgramLikelihood(ABC):
         return ravel_pytree(jax.grad(self.log_likelihood)(params, record))[0]
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NumPyroModel(ProgramLikelihood):
     """A user's model as a function of coordinates: a dict of arrays, by latent site.

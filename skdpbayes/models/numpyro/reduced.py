@@ -33,6 +33,7 @@ from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior, Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.posteriors.hierarchy import Levels, given, likelihood_of, with_hyper_parameters
+from skdpbayes.pytrees import pytree
 
 MOST_COORDINATES = 2000
 _MOST_HYPER = 5  # which importance sampling can cover
@@ -41,7 +42,7 @@ _WIDE = 0.95  # quantile of the widths of priors: that of the rounds
 _CHUNK = 100  # hyper-parameters at which levels are computed together
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Reduced(ProgramLikelihood):
     """Model without some directions of its coordinates; see `NumPyroModel` for its methods.
