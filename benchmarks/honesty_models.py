@@ -90,6 +90,27 @@ def _mixture(
     return Cell(estimator, n, truths, d)
 
 
+def _narrow(n: int, epsilon: float, kind: str) -> Cell:
+    """Two wide components and a small, narrow one, with 5% of the rows."""
+    means = np.array([[-4.0, 0.0], [4.0, 0.0], [0.0, 5.0]])
+    variances = np.array([1.0, 1.0, 0.09])[:, None, None]
+
+    def estimator() -> Any:
+        from skdpbayes import DPGaussianMixture
+
+        return DPGaussianMixture(
+            n_components=3, covariance_type=kind, bounds=(-10, 10), epsilon=epsilon
+        )
+
+    def truths(rng: np.random.Generator, fits: int) -> Values:
+        del rng
+        weights = np.array([0.6, 0.35, 0.05])
+        one = {"weights": weights, "means": means, "covariances": variances * np.eye(2)}
+        return _repeated(one, fits)
+
+    return Cell(estimator, n, truths, 2)
+
+
 def _repeated(values: Values, fits: int) -> Values:
     return {name: np.broadcast_to(x, (fits, *np.shape(x))) for name, x in values.items()}
 
@@ -362,7 +383,12 @@ def _hierarchy(n: int, groups: int, epsilon: float, solver: str, columns: int = 
 
         features = np.linspace(-1.0, 1.0, groups)[:, None]
         return DPHierarchicalLogisticRegression(
-            groups, features, epsilon=epsilon, group_scale=None, classes=[0, 1], solver=solver
+            groups,
+            features,
+            epsilon=epsilon,
+            prior_scale=1.0,
+            classes=[0, 1],
+            solver=solver,
         )
 
     return Cell(estimator, n, None, columns + 1)
@@ -395,6 +421,12 @@ def cells() -> dict[str, Cell]:
         for n, epsilon in PROGRAM_SETTINGS
         for bound in (8.0, 40.0)
     }
+    found |= {
+        f"narrow-{n}-{epsilon:g}-{kind}": _narrow(n, epsilon, kind)
+        for n, epsilon, kind in (
+            (5000, 0.5, "diag"), (5000, 8.0, "diag"), (5000, 8.0, "full"), (20_000, 1.0, "full")
+        )
+    }  # fmt: skip
     found |= {
         f"{name}{kind and '-' + kind}-{solver}": program(name, solver, kind)
         for name in PROGRAMS

@@ -241,16 +241,23 @@ def hierarchy(rng: Rng) -> Setting:
     n = int(groups * 10 ** rng.uniform(1.7, 3.5))
     own = _privacy(rng)
     learnt, norm = _one_of(rng, None, 1.0), float(np.sqrt(columns) + 1)
+    scale = float(_one_of(rng, 1.0, 2.5))
 
     def estimator() -> Any:
         from skdpbayes import DPHierarchicalLogisticRegression
 
         return DPHierarchicalLogisticRegression(
-            groups, group_scale=learnt, classes=[0, 1], data_norm=norm, **own
+            groups,
+            group_scale=learnt,
+            prior_scale=scale,
+            classes=[0, 1],
+            data_norm=norm,
+            **own,
         )
 
     cell = Cell(estimator, n, None, columns + 1)
-    return _text(n=n, groups=groups, columns=columns, group_scale=learnt, **own), cell
+    text = _text(n=n, groups=groups, columns=columns, group_scale=learnt, scale=scale, **own)
+    return text, cell
 
 
 def program(rng: Rng) -> Setting:

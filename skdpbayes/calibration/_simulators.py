@@ -368,7 +368,7 @@ class HierarchySimulator(Simulator):
         values = {"effects": own.prior_scale * rng.standard_normal((d, k))}
         spread = own.group_scale
         if spread is None:
-            spread = abs(rng.standard_normal())
+            spread = own.prior_scale * abs(rng.standard_normal())
             values["group_scale"] = np.array(spread)
         about = self.table @ values["effects"].T
         values["weights"] = about + spread * rng.standard_normal((n_groups, d))

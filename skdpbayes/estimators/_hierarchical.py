@@ -37,7 +37,8 @@ def hierarchical_logistic(
     """Logistic regression with group weights whose prior mean is linear in group features.
 
     The model is that of Prediger et al. (2021), section 3.3, equation 5 and listing 4.
-    ``group_scale=None`` gives the spread of the groups about the prior mean a half-normal prior.
+    ``group_scale=None`` gives the spread of the groups about the prior mean a half-normal prior of
+    scale ``prior_scale``.
     """
     import jax.numpy as jnp
     import numpyro
@@ -45,9 +46,9 @@ def hierarchical_logistic(
 
     d, (n_groups, k) = x.shape[1], group_features.shape
     effects = numpyro.sample("effects", dist.Normal(0.0, prior_scale).expand([d, k]).to_event(2))
-    spread = (
-        numpyro.sample("group_scale", dist.HalfNormal(1.0)) if group_scale is None else group_scale
-    )
+    spread = group_scale
+    if spread is None:
+        spread = numpyro.sample("group_scale", dist.HalfNormal(prior_scale))
     with numpyro.plate("groups", n_groups):
         weights = numpyro.sample(
             "weights", dist.Normal(group_features @ effects.T, spread).to_event(1)
@@ -93,11 +94,11 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         number of features.
     fit_intercept : bool, default=True
         Whether each group has an intercept.
-    prior_scale : float, default=1.0
+    prior_scale : float, default=2.5
         Prior standard deviation of the effects of group features on weights.
-    group_scale : float, default=1.0
+    group_scale : float, default=None
         Standard deviation of a group's weights about their prior mean. None: it is learnt, with a
-        half-normal prior.
+        half-normal prior of scale `prior_scale`.
     clipping_norm : float, default=None
         As in `DPBayesianLogisticRegression` where "auto" is "na-dpvi", else as in `DPNumPyroModel`.
     sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains, n_posterior_samples
@@ -148,8 +149,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         classes: Any = None,
         data_norm: float | None = None,
         fit_intercept: bool = True,
-        prior_scale: float = 1.0,
-        group_scale: float | None = 1.0,
+        prior_scale: float = 2.5,
+        group_scale: float | None = None,
         clipping_norm: float | None = None,
         sampling_rate: float | None = None,
         n_steps: int | None = None,

@@ -89,15 +89,16 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Concentration of the Dirichlet prior of the weights, for each component.
     mean_prior : array-like of shape (n_features,), default=None
         Mean of the normal prior of the means. None: the released mean of all rows.
-    mean_precision_prior : float, default=0.05
+    mean_precision_prior : float, default=0.01
         The normal prior of a component's mean has the component's covariance over this number.
         Scikit-learn's 1 pulls distant components, where noise leaves little else.
     covariance_prior : float or array-like of shape (n_features, n_features), default=None
         Scatter matrix of the inverse Wishart prior; unlike in scikit-learn a matrix for every
         covariance type. A number stands for a multiple of the identity. None:
         `degrees_of_freedom_prior` times the mean covariance of the components at the released
-        start, or more where noise hides it; with `means_init` and with one component, times the
-        released covariance of all rows over ``n_components ** (2 / n_features)``.
+        start, in the size of the component as far as that is known, or more where noise hides it;
+        with `means_init` and with one component, times the released covariance of all rows over
+        ``n_components ** (2 / n_features)``.
     degrees_of_freedom_prior : float, default=None
         Degrees of freedom of the inverse Wishart prior. None: the number of features.
     reg_covar : float, default=1e-6
@@ -228,7 +229,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         ledger: PrivacyLedger | None = None,
         weight_concentration_prior: float = 1.0,
         mean_prior: ArrayLike | None = None,
-        mean_precision_prior: float = 0.05,
+        mean_precision_prior: float = 0.01,
         covariance_prior: ArrayLike | None = None,
         degrees_of_freedom_prior: float | None = None,
         reg_covar: float = 1e-6,

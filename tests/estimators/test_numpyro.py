@@ -640,6 +640,8 @@ def hierarchical(**parameters):
         "data_norm": 10,
         "random_state": 0,
         "classes": [0, 1],
+        "prior_scale": 1.0,
+        "group_scale": 1.0,
     }
     return DPHierarchicalLogisticRegression(**how | parameters)
 

@@ -38,6 +38,7 @@ def double_precision():
 
 def hierarchical(**parameters):
     how = {"groups": GROUPS, "group_features": FEATURES, "classes": [0, 1], "epsilon": 2.0}
+    how |= {"prior_scale": 1.0, "group_scale": 1.0}
     return DPHierarchicalLogisticRegression(**how | parameters)
 
 

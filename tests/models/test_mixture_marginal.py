@@ -30,6 +30,8 @@ def mixture(kind):
     scatter = SCATTER if kind in ("full", "tied") else SCATTER * np.eye(D)
     if kind == "spherical":
         scatter = np.trace(scatter) / D * np.eye(D)
+    sizes = np.ones(K) if kind == "tied" else np.array([1.0, 0.3, 2.0])
+    scatter = sizes[:, None, None] * scatter
     fields = (
         ALPHA, KAPPA, NU, CENTRE, scatter, [0.5, 0.3, 0.2], rng.standard_normal((K, D)), factor, np.ones((3, K)), 1000,
         nodes_for(1000, D, 17),
@@ -96,17 +98,20 @@ def density(kind, weights, means, covariances):
         for m, c in zip(means, covariances, strict=True)
     )
     if kind == "full":
-        return total + sum(stats.invwishart(NU, scatter).logpdf(c) for c in covariances)
+        return total + sum(
+            stats.invwishart(NU, s).logpdf(c) for s, c in zip(scatter, covariances, strict=True)
+        )
     if kind == "tied":
-        return total + stats.invwishart(K * NU, K * scatter).logpdf(covariances[0])
+        return total + stats.invwishart(K * NU, K * scatter[0]).logpdf(covariances[0])
     if kind == "diag":
         return total + sum(
-            stats.invgamma(NU / 2, scale=scatter[j, j] / 2).logpdf(c[j, j])
-            for c in covariances
+            stats.invgamma(NU / 2, scale=s[j, j] / 2).logpdf(c[j, j])
+            for s, c in zip(scatter, covariances, strict=True)
             for j in range(D)
         )
     return total + sum(
-        stats.invgamma(NU * D / 2, scale=np.trace(scatter) / 2).logpdf(c[0, 0]) for c in covariances
+        stats.invgamma(NU * D / 2, scale=np.trace(s) / 2).logpdf(c[0, 0])
+        for s, c in zip(scatter, covariances, strict=True)
     )
 
 

@@ -238,10 +238,24 @@ def test_the_default_scatter_prior_is_that_of_components_however_far_apart(kind)
         means = apart * f32([[-1, 0], [0, 1], [1, 0]])
         p = params_of(m, means, own, 1000.0, errors=1e-6)
         p = p._replace(spread=f32(np.cov(means.T)) + own[0])
-        np.testing.assert_allclose(m.marginal(p).scatter, D * own[0], rtol=2e-3)
+        np.testing.assert_allclose(m.marginal(p).scatter, D * own, rtol=2e-3)
     # A start that is hardly known says less: under a small scatter its components could collapse.
     unknown = p._replace(start=p.start._replace(errors=p.start.errors * 1e6))
-    np.testing.assert_allclose(m.marginal(unknown).scatter, np.e * D * own[0], rtol=2e-3)
+    np.testing.assert_allclose(m.marginal(unknown).scatter, np.e * D * own, rtol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_the_scatter_prior_of_a_small_component_is_smaller_as_far_as_its_size_is_known(kind):
+    """Under the scatter of wide ones it would come out too wide."""
+    m = model(kind, covariance_prior=None, frequencies=frequencies(D, K), freedom=f32(D))
+    own = f32([1.0, 0.01, 1.0])[:, None, None] * np.eye(D, dtype=f32)
+    p = params_of(m, 30 * f32([[-1, 0], [0, 1], [1, 0]]), own, 1000.0, errors=1e-8)
+    p = p._replace(start=p.start._replace(count=f32([600, 1, 399])))
+    np.testing.assert_allclose(m.marginal(p).scatter, D * own, rtol=5e-3)
+    errors = p.start.errors.at[2].set(f32([0, 1, 0]))  # half of it is believed
+    found = m.marginal(p._replace(start=p.start._replace(errors=errors))).scatter
+    np.testing.assert_allclose(found[1], np.e * D * 0.1 * np.eye(D), rtol=5e-3)
+    np.testing.assert_allclose(found[0], D * own[0], rtol=5e-3)
 
 
 # The sketch

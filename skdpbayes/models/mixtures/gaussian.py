@@ -40,6 +40,7 @@ _COLUMNS = {
     "weight": Block(NORM, 0.1, "weight"),
 }
 _LIGHTER = 0.2  # standard deviation of the share in which the weights of records may be lighter
+_SIZES = 1.0  # standard deviation of logarithms of components' variances, about that of the mean
 _COLUMN_ERROR = 0.2  # variance of what columns say of the moments of all records, in their units
 
 
@@ -471,7 +472,7 @@ class GaussianMixture:
         if self.kind == "tied":
             between = jnp.broadcast_to(between.mean(axis=0), (k, d, d))
         freedom = self.freedom + size_k
-        prior = white(jnp.broadcast_to(self._prior_covariance(params), (k, d, d)))
+        prior = white(self._prior_covariance(params))
         covariance = (prior + size_k[:, None, None] * within + between) / freedom[:, None, None]
         covariance = jnp.einsum("kij,kjl,kml->kim", scale, covariance, scale) + self.ridge * eye
         step = (self.precision * centre + n[:, None] * shift) / precision[:, None]
@@ -495,9 +496,6 @@ class GaussianMixture:
         """The mixture with labels summed out, in coordinates about the start found."""
         weights = jnp.maximum(params.start.count, 1e-3 * jnp.max(params.start.count))
         precise = double(params)
-        scatter = jnp.broadcast_to(
-            self._prior_covariance(precise), (self.n_features, self.n_features)
-        )
         # Errors of a sketch are correlated, which variances ignore: they count four times.
         errors = params.start.errors * (1 if self.frequencies is None else 16)
         return MarginalMixture(
@@ -508,7 +506,7 @@ class GaussianMixture:
             self.precision,
             self.freedom,
             centre=jnp.asarray(self._prior_mean(params), jnp.float32),
-            scatter=single(scatter),
+            scatter=single(self._prior_covariance(precise)),
             weights=single(weights / weights.sum()),
             mean=params.start.mean,
             factor=single(inverse_factor(precise.start.covariance)),
@@ -521,18 +519,23 @@ class GaussianMixture:
         return params.centre if self.mean_prior is None else self.mean_prior
 
     def _prior_covariance(self, params):
-        """Scatter of the prior: by default `freedom` times the mean covariance at the start.
+        """Scatters of the prior, (K, d, d): by default, `freedom` times covariances at the start.
 
-        A start that was given says nothing of sizes: there K components fill the whole.
+        They have the shape of the mean covariance, and sizes of the components, as far as the start
+        knows these. A start that was given says nothing of sizes: there K components fill the
+        whole.
         """
+        k, d = self.n_components, self.n_features
         if self.covariance_prior is not None:
-            return self.covariance_prior
+            return jnp.broadcast_to(self.covariance_prior, (k, d, d))
         if self.frequencies is None:
-            return params.spread * self.freedom * self.n_components ** (-2 / self.n_features)
-        share = params.start.count / params.start.count.sum()
-        own = jnp.einsum("k,kij->ij", share, params.start.covariance)
+            return jnp.broadcast_to(params.spread * self.freedom * k ** (-2 / d), (k, d, d))
+        start, error = params.start, params.start.errors[2]
+        mean = jnp.einsum("k,kij->ij", start.count / start.count.sum(), start.covariance)
+        log_size = (jnp.linalg.slogdet(start.covariance)[1] - jnp.linalg.slogdet(mean)[1]) / d
         # Under a scatter far below their own, components that noise hides would collapse.
-        return own * self.freedom * jnp.exp(jnp.sqrt(share @ params.start.errors[2]))
+        log_size = log_size / (1 + error / _SIZES**2) + jnp.sqrt(error)
+        return mean * self.freedom * jnp.exp(log_size)[:, None, None]
 
 
 def _columns(record):

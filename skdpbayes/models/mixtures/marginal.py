@@ -78,8 +78,8 @@ class MarginalMixture:
         covariances.
     centre : array of shape (d,)
         Prior mean of the components' means.
-    scatter : array of shape (d, d)
-        Scatter of the inverse Wishart prior.
+    scatter : array of shape (K, d, d)
+        Scatters of the inverse Wishart priors; those of tied components are equal.
     weights, mean, factor : arrays of shapes (K,), (K, d) and (K, d, d)
         The start; `factor` are inverses of the Cholesky factors of its covariances.
     errors : array of shape (3, K)
@@ -206,7 +206,7 @@ class MarginalMixture:
         pull = jnp.einsum("kij,kj->ki", self.factor, self.centre - self.mean) - params.mean
         pull = jnp.einsum("kij,kj->ki", factor, pull)
         half = jnp.einsum("kij,kjl->kil", factor, self.factor)
-        scatter = jnp.einsum("kij,jl,kil->", half, self.scatter, half)
+        scatter = jnp.einsum("kij,kjl,kil->", half, self.scatter, half)
         if self.kind in ("full", "tied"):
             # For lower triangular A, A'A has the volume element prod A_ii^i.
             freedom = self.freedom * (k if self.kind == "tied" else 1) - d + jnp.arange(1, d + 1)
