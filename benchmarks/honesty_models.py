@@ -394,6 +394,22 @@ def _hierarchy(n: int, groups: int, epsilon: float, solver: str, columns: int = 
     return Cell(estimator, n, None, columns + 1)
 
 
+def _groups(size: float, solver: str, n: int = 10_000, groups: int = 10, columns: int = 3) -> Cell:
+    """Default priors; weights differ from group to group by as much as from zero, on average."""
+
+    def estimator() -> Any:
+        from skdpbayes import DPHierarchicalLogisticRegression
+
+        return DPHierarchicalLogisticRegression(groups, classes=[0, 1], solver=solver)
+
+    def truths(rng: np.random.Generator, fits: int) -> Values:
+        common = rng.standard_normal((fits, 1, columns + 1))
+        own = rng.standard_normal((fits, groups, columns + 1))
+        return {"weights": size * (common + own)}
+
+    return Cell(estimator, n, truths, columns + 1)
+
+
 def cells() -> dict[str, Cell]:
     """Cells by name."""
     found = {
@@ -444,6 +460,11 @@ def cells() -> dict[str, Cell]:
         f"bernoulli-{p:g}-{n}-{solver}": _rare(p, n, solver)
         for p, n in ((0.004, 500), (0.02, 5_000))
         for solver in SOLVERS
+    }
+    found |= {
+        f"groups-{size:g}-{solver}": _groups(size, solver)
+        for size in (0.3, 1.0, 3.0)
+        for solver in ("na-dpvi", "dpvi")
     }
     found |= {  # logits whose standard deviation is six
         f"hierarchy-10-columns-8x3000-{epsilon:g}-{solver}": _hierarchy(

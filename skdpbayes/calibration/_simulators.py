@@ -359,14 +359,15 @@ class HierarchySimulator(Simulator):
             raise ValueError("check needs the position of the column of groups, not its name.")
         self.place = place_of(estimator.group_column, list(range(columns)))
         self.design = _Design(X, n_rows, columns)
-        self.classes = estimator.plan(n_rows, columns).facts.own_labels()
+        facts = estimator.plan(n_rows, columns).facts
+        self.classes, self.spread = facts.own_labels(), estimator._spread(facts)
         self.groups, self.table = estimator._groups_and_table()
 
     def truth(self, rng: np.random.Generator) -> Values:
         own, (n_groups, k) = self.estimator, self.table.shape
         d = self.n_features - 1 + bool(own.fit_intercept)
         values = {"effects": own.prior_scale * rng.standard_normal((d, k))}
-        spread = own.group_scale
+        spread = self.spread
         if spread is None:
             spread = own.prior_scale * abs(rng.standard_normal())
             values["group_scale"] = np.array(spread)

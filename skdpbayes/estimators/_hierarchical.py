@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,7 @@ from skdpbayes.schema import Schema
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
+_SPREAD = 1.0  # of groups, where it is not learnt
 _LEAST_SPREAD = 1e-3  # of groups, over the length of their prior means
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
@@ -96,9 +97,10 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         Whether each group has an intercept.
     prior_scale : float, default=2.5
         Prior standard deviation of the effects of group features on weights.
-    group_scale : float, default=None
+    group_scale : float or "auto", default="auto"
         Standard deviation of a group's weights about their prior mean. None: it is learnt, with a
-        half-normal prior of scale `prior_scale`.
+        half-normal prior of scale `prior_scale`. "auto": it is learnt by "na-dpvi" and with
+        `epsilon` infinite, and 1 otherwise, since noise makes it too small by "dpvi".
     clipping_norm : float, default=None
         As in `DPBayesianLogisticRegression` where "auto" is "na-dpvi", else as in `DPNumPyroModel`.
     sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains, n_posterior_samples
@@ -150,7 +152,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         data_norm: float | None = None,
         fit_intercept: bool = True,
         prior_scale: float = 2.5,
-        group_scale: float | None = None,
+        group_scale: float | Literal["auto"] | None = "auto",
         clipping_norm: float | None = None,
         sampling_rate: float | None = None,
         n_steps: int | None = None,
@@ -232,7 +234,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
-        check_number("group_scale", self.group_scale, 1e-6, 1e6, none=True, closed=True)
+        if self.group_scale != "auto":
+            check_number("group_scale", self.group_scale, 1e-6, 1e6, none=True, closed=True)
 
     def _reader(self) -> GroupedRows:
         return GroupedRows(
@@ -254,7 +257,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         public = {
             "group_features": self._groups_and_table()[1],
             "prior_scale": self.prior_scale,
-            "group_scale": self.group_scale,
+            "group_scale": self._spread(facts),
         }
         return hierarchical_logistic, public
 
@@ -310,7 +313,15 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         few = size + size // len(table) * table.shape[1] < MOST_COORDINATES
         # With hardly any spread, groups have hardly any weights of their own.
         least = _LEAST_SPREAD * float(self.prior_scale) * float(np.linalg.norm(table))
-        return few and (self.group_scale is None or self.group_scale > least)
+        given = None if self.group_scale == "auto" else self.group_scale
+        return few and (given is None or given > least)
+
+    def _spread(self, facts: Facts) -> float | None:
+        """`group_scale`; None if it is learnt."""
+        if self.group_scale != "auto":
+            return self.group_scale
+        learns = self._settings(facts).solver == "na-dpvi" or not math.isfinite(self.epsilon)
+        return None if learns else _SPREAD
 
     def _n_weights(self, facts: Facts) -> int:
         """Weights of all groups."""
