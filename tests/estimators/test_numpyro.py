@@ -767,6 +767,26 @@ def test_private_intervals_of_small_groups_hold(epsilon, error):
     assert np.mean(errors) ** 0.5 < error and np.mean(inside) > 0.82
 
 
+@pytest.mark.parametrize(
+    ("how", "learnt"),
+    [
+        ({}, True),
+        ({"epsilon": np.inf}, True),
+        ({"solver": "dpvi"}, False),
+        ({"solver": "sgld"}, False),
+    ],
+)
+def test_the_spread_of_groups_is_learnt_where_noise_leaves_it(how, learnt):
+    """By default: by dpvi it would come out too small."""
+    model = DPHierarchicalLogisticRegression(3, classes=[0, 1], **how)
+    for given, wanted in (("auto", learnt), (None, True), (0.5, False)):
+        own = model.set_params(group_scale=given).plan(2000, 2).model
+        while hasattr(own, "model"):
+            own = own.model
+        sites = {site.name for site in own.program.sites}
+        assert ("group_scale" in sites) is wanted, given
+
+
 @pytest.mark.slow
 def test_the_spread_of_groups_can_be_learnt():
     fitted = hierarchical(group_scale=None, epsilon=5.0).fit(frame(), GROUP_LABELS)
