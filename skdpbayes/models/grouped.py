@@ -195,7 +195,7 @@ class GroupedCoordinates(InCoordinates):
         """As `InCoordinates.simulated`, of standard rows by group, (n_groups, n, size)."""
         n, last = standard.shape[1], jnp.eye(self.size)[-1]
         group = jnp.repeat(jnp.arange(self.n_groups), n)
-        x, _ = normal_rows(jnp.reshape(standard, (-1, self.size)), double(self._axes_of(0)), last)
+        x = normal_rows(jnp.reshape(standard, (-1, self.size)), double(self._axes_of(0)), last)
         records = {"x": x, "group": group}
         rows = jax.vmap(lambda record: self._seen(record)["x"])(records)
         return records, rows, double(self.shares)[group] / n

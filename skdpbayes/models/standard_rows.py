@@ -13,14 +13,14 @@ from skdpbayes.models.protocols import Array
 _ROWS_OF_A_COLUMN = 10  # and as many mirrored ones
 
 
-def normal_rows(standard: Array, axes: Array, constant_row: Array) -> tuple[jax.Array, jax.Array]:
-    """Rows with a constant column and the second moments of the axes, and in their coordinates."""
+def normal_rows(standard: Array, axes: Array, constant_row: Array) -> jax.Array:
+    """Rows with a constant column and the second moments of the axes."""
     # The axes are known up to a factor: the constant column's second moment is 1.
     constant = jnp.linalg.solve(axes, constant_row)
     unit = constant / jnp.linalg.norm(constant)
     rows = standard + (1 - standard @ unit)[:, None] * unit
     rows = rows / jnp.linalg.norm(constant)
-    return jnp.linalg.solve(axes.T, rows.T).T, rows
+    return jnp.linalg.solve(axes.T, rows.T).T
 
 
 @cache

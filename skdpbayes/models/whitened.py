@@ -22,7 +22,13 @@ from jax.scipy.linalg import block_diag
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, released_count, single
-from skdpbayes.models.denoising import cautious_curvature, mean_curvature_error, share_told
+from skdpbayes.models.denoising import (
+    cautious_curvature,
+    kept,
+    mean_curvature_error,
+    share_told,
+    shrunk_products,
+)
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.standard_rows import deviation_variance, normal_rows, standard_rows
@@ -31,6 +37,8 @@ from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.pytrees import pytree
 
 _COUNT, _COUNT_SHARE = ("n_records", "count_variance"), 0.2  # what is released of a private number
+_LEAST_MOMENT = 1e-5  # of a direction, over the largest
+_TINY = 1e-30
 _SHORT = 0.25  # mean square of the norm of rows, over the square of the public one
 Mapped = TypeVar("Mapped", GaussianPosterior, DrawsPosterior, NormalLikelihood)
 
@@ -45,6 +53,10 @@ class InCoordinates:
     model : LogisticRegression
     axes : array of shape (n_columns, n_columns)
         A.
+    row_axes : array of shape (n_columns, n_columns), optional
+        Inverse root of the likeliest second moments of rows, up to a factor. None: A.
+    moment_error : float
+        Variance of the error of a column's second moment, over the square of the constant one's.
     n_records : float
         Released number of records; infinite where it is public.
     count_variance : float
@@ -53,6 +65,8 @@ class InCoordinates:
 
     model: LogisticRegression
     axes: Array
+    row_axes: Array | None = field(default=None, kw_only=True)
+    moment_error: Number = field(default=0.0, kw_only=True)
     n_records: Number = field(default=np.inf, kw_only=True)
     count_variance: Number = field(default=0.0, kw_only=True)
 
@@ -110,14 +124,30 @@ class InCoordinates:
         return posterior.mapped(np.kron(np.eye(self.model.n_rows), np.asarray(self.axes, float)))
 
     def moments(self) -> np.ndarray:
-        """Second moments of the rows by the axes, for all weights: block diagonal.
+        """Second moments of the rows, for all weights: block diagonal.
 
         That of a constant column is one.
         """
-        back = np.linalg.inv(np.asarray(self.axes, np.float64))
+        return np.kron(np.eye(self.model.n_rows), np.asarray(self._moments(), np.float64))
+
+    def _moments(self) -> jax.Array:
+        back = jnp.linalg.inv(double(self.axes if self.row_axes is None else self.row_axes))
         own = back.T @ back
-        scale = own[-1, -1] if self.model.constant else 1
-        return np.kron(np.eye(self.model.n_rows), own / scale)
+        return own / own[-1, -1] if self.model.constant else own
+
+    def error_along(self, directions: jax.Array) -> jax.Array:
+        """Relative variance of the error of the rows' second moments along coordinates.
+
+        Parameters
+        ----------
+        directions : array of shape (P, k)
+            Of the ravelled coordinates.
+        """
+        weights = jnp.reshape(directions, (self.model.n_rows, -1, directions.shape[1]))
+        weights = jnp.einsum("ij,ajk->aik", double(self.axes), weights)
+        size = jnp.einsum("aik,bik->abk", weights, weights)
+        moment = jnp.einsum("aik,ij,ajk->k", weights, self._moments(), weights)
+        return self.moment_error * jnp.sum(size**2, axis=(0, 1)) / moment**2
 
     def constant(self) -> jax.Array:
         """The constant column in the coordinates: ``z @ constant`` is one for every row z, (p,).
@@ -138,8 +168,10 @@ class InCoordinates:
         standard : array of shape (n, n_columns)
             Standard normal.
         """
-        x, rows = normal_rows(double(standard), double(self.axes), self.constant_row())
-        return {"x": x}, rows, jnp.asarray(1 / len(rows))
+        axes = double(self.axes)
+        own = axes if self.row_axes is None else double(self.row_axes)
+        x = normal_rows(double(standard), own, self.constant_row())
+        return {"x": x}, x @ axes, jnp.asarray(1 / len(x))
 
     def with_shrunk_logits(
         self, mean: jax.Array, covariance: jax.Array, shrinkage: Number
@@ -211,8 +243,10 @@ class WhitenedLogistic:
 
     def init(self) -> Params:
         """Coordinates before the release."""
-        axes = {"axes": np.eye(self.model.n_columns, dtype=np.float32)}
-        return axes | (no_count() if self.counted else {})
+        axes = np.eye(self.model.n_columns, dtype=np.float32)
+        rows = {"row_axes": axes, "moment_error": np.zeros((), np.float32)}
+        found = {"axes": axes} | (rows if self.rows_have_scale else {})
+        return found | (no_count() if self.counted else {})
 
     def openings(self) -> tuple[Opening]:
         """Sum of the weighted second moments."""
@@ -224,7 +258,11 @@ class WhitenedLogistic:
 
         def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
             n = number_of_moments(self.n_records, params if self.counted else {})
-            return {"axes": whitening_axes(moments, variance, norm, n)}
+            found = {"axes": whitening_axes(moments, variance, norm, n)}
+            if not self.rows_have_scale:
+                return found
+            own, error = row_axes(moments, variance, n)
+            return found | {"row_axes": own, "moment_error": error}
 
         moments = moments_opening(norm, row, learn)
         return (with_count(moments, self.model.known) if self.counted else moments,)
@@ -271,6 +309,42 @@ def whitening_axes(
     square = jnp.where(short, trace / n_records, norm**2)
     second = values * square / jnp.sum(values)
     return (vectors / jnp.sqrt(second)).astype(jnp.float32)
+
+
+def row_axes(
+    moments: jax.Array, variance: jax.Array, n_records: Number
+) -> tuple[jax.Array, jax.Array]:
+    """Inverse root of the likeliest second moments, up to a factor, and their error.
+
+    The last column is constant. `whitening_axes` are drawn to the identity: rows of their moments
+    would have too much of a column that noise nearly hides, such as that of a rare category.
+
+    Parameters
+    ----------
+    moments, variance, n_records
+        As of `whitening_axes`.
+
+    Returns
+    -------
+    axes : float32 array of shape (p, p)
+    error : float32 scalar
+        As `InCoordinates.moment_error`.
+    """
+    # Long rows lose weight, so that the sum of weights is not their number. It is drawn to the
+    # other sums of squares as far as noise may be all that tells it from them.
+    squares, noise = jnp.diag(moments), 2 * variance
+    share, _ = kept(_dispersion(squares), len(squares) - 1, noise)
+    total = squares.mean() + share * (squares[-1] - squares.mean())
+    total = total.clip(jnp.sqrt(noise) + _TINY, n_records)
+    found, _ = shrunk_products(moments, variance, total, intercept=True)
+    values, vectors = jnp.linalg.eigh(found)
+    axes = vectors / jnp.sqrt(values.clip(_LEAST_MOMENT * values[-1]))
+    left = kept(_dispersion(squares[:-1]), len(squares) - 2, noise)[1]
+    return axes.astype(jnp.float32), (left / total**2).astype(jnp.float32)
+
+
+def _dispersion(x: jax.Array) -> jax.Array:
+    return jnp.sum((x - x.mean()) ** 2)
 
 
 def number_of_moments(n_records: Number, params: Params) -> jax.Array:

@@ -47,6 +47,22 @@ def test_rows_have_the_moments_of_the_axes_and_a_constant_column():
     assert float(rows.share) * len(own) == pytest.approx(N_RECORDS)
 
 
+def test_rows_have_the_likeliest_moments_where_these_are_not_those_of_the_axes():
+    seen, _ = expected_of()
+    seen = replace(seen, axes=np.diag([1.0, 2.0, 0.5, 1.0]), row_axes=seen.axes)
+    rows = NormalRows(standard_rows(P), N_RECORDS).of(seen)
+    own = np.asarray(rows.records["x"])
+    np.testing.assert_allclose(own[:, -1], 1, rtol=1e-5)
+    np.testing.assert_allclose(own.T @ own / len(own), SECOND, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(rows.rows, own @ seen.axes, rtol=1e-6)
+    np.testing.assert_allclose(
+        replace(seen, model=replace(seen.model, constant=True)).moments(),
+        SECOND,
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
 def test_there_are_enough_rows_for_many_columns():
     """Curvatures of normal rows are equal in all directions but two; few rows spread them."""
     p = 100

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mapped
 from scipy.special import expit
 
 from skdpbayes import DPBayesianLogisticRegression
@@ -14,7 +15,7 @@ from skdpbayes.models.base import prior_common_scale, prior_matrix
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.standard_rows import standard_rows
-from skdpbayes.models.whitened import InCoordinates, WhitenedLogistic, whitening_axes
+from skdpbayes.models.whitened import InCoordinates, WhitenedLogistic, row_axes, whitening_axes
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 
@@ -178,6 +179,63 @@ def test_moments_that_noise_hides_are_at_most_two_standard_errors():
         axes = np.asarray(whitening_axes(moments, jnp.asarray(variance), jnp.float32(3), n))
     expected = 2 * np.sqrt(2 * D * variance) / n
     np.testing.assert_allclose(np.linalg.inv(axes @ axes.T).trace(), expected, rtol=1e-4)
+
+
+def test_a_column_that_noise_nearly_hides_is_as_rare_as_it_is_released():
+    """Axes are drawn to the identity: by them rare categories would be twice as frequent."""
+    true = np.array([1000.0] * 4 + [600.0, 320.0, 210.0, 150.0] * 4 + [3000.0])
+    rng, p, n, sd = np.random.default_rng(0), len(true), 3000.0, 100.0
+
+    def relative(axes):
+        own = jnp.diag(jnp.linalg.inv(axes @ axes.T))
+        return own / own[-1]
+
+    @jax.jit
+    def both(noise):
+        released = jnp.diag(true) + sd * (noise + noise.T) / 2**0.5
+        axes, error = row_axes(released, jnp.asarray(sd**2), n)
+        drawn = whitening_axes(released, jnp.asarray(sd**2), jnp.float32(2), n)
+        return relative(axes), relative(drawn), error
+
+    with jax.enable_x64(True):
+        found, drawn, errors = (np.array(x) for x in mapped(both)(rng.standard_normal((50, p, p))))
+    ratio, before = (x.mean(axis=0) * n / true for x in (found, drawn))
+    rare = true == 150
+    np.testing.assert_allclose(ratio[true > 300], 1, atol=0.2)
+    assert ratio[rare].max() < 2 and before[rare].min() > 2.5
+    # The error that is said is that of a column's moment.
+    away = np.mean(np.square(found - true / n)[:, :-1])
+    assert np.mean(errors) == pytest.approx(away, rel=0.4)
+    assert np.mean(errors) < 2 * sd**2 / n**2  # that of the noise
+
+
+def test_without_noise_rows_have_the_moments_released():
+    rows = np.random.default_rng(5).normal(size=(500, D)) @ np.diag(np.arange(1.0, D + 1))
+    rows[:, -1] = 1
+    moments = rows.T @ rows
+    with jax.enable_x64(True):
+        axes, error = row_axes(jnp.asarray(moments), jnp.asarray(1e-9), np.inf)
+    own = np.linalg.inv(np.asarray(axes, float) @ np.asarray(axes, float).T)
+    np.testing.assert_allclose(own / own[-1, -1], moments / 500, rtol=1e-3, atol=1e-3)
+    assert error < 1e-12
+
+
+def test_errors_of_moments_are_relative_to_those_along_a_direction():
+    model = replace(model_of(3), constant=True)
+    second = np.diag([4.0, 1.0, 0.25, 1.0])[-D:, -D:]
+    seen = InCoordinates(
+        model, AXES, row_axes=np.diag(np.diag(second) ** -0.5), moment_error=np.float32(0.01)
+    )
+    direction = np.random.default_rng(2).normal(size=(model.n_rows * D, 1))
+    weights = direction.reshape(model.n_rows, D) @ AXES.T
+    noise = 0.1 * np.random.default_rng(3).normal(size=(20_000, D, D))
+    noise = (noise + np.swapaxes(noise, 1, 2)) / 2**0.5 / 2**0.5  # variance on the diagonal: 0.01
+    along = np.einsum("ai,tij,aj->t", weights, noise, weights)
+    expected = (
+        np.var(along) / np.einsum("ai,ij,aj->", weights, second / second[-1, -1], weights) ** 2
+    )
+    with jax.enable_x64(True):
+        assert seen.error_along(jnp.asarray(direction))[0] == pytest.approx(expected, rel=0.05)
 
 
 def test_no_row_adds_more_than_the_block_allows_and_none_is_clipped_there():

@@ -1,5 +1,7 @@
 """What simulated rows tell is taken where the records are like them, and helps where scores bend."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -299,6 +301,16 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone(monkeypatch):
     sampling = root[:, None] * whole * root + jnp.eye(p) / 32
     expected = whole @ jnp.linalg.inv(sampling) @ whole + prior
     np.testing.assert_allclose(found.precision, expected, atol=0.02 * jnp.trace(expected))
+    # Errors of the rows' second moments are errors of the curvature: its square counts for less.
+    wrong = replace(model, moment_error=np.float32(0.1))
+    known_worse = jax.jit(lambda *given: found_with(wrong, rows, clip, *given))
+    doubted = known_worse(start, blocks, known)
+    np.testing.assert_allclose(doubted.mean, found.mean, atol=0.01 * sd.min())
+    counted = 1 / (1 + rows.logit_variance(start.covariance) ** 2)
+    # Directions of unit length, with unit moments.
+    less = 1 + 3 * counted * likeness(known).alike_reported * 0.1 / 1.1
+    fell = jnp.diag(found.precision - prior) / jnp.diag(doubted.precision - prior)
+    np.testing.assert_allclose(fell, less, rtol=0.08)
     # However little logits were known before, scores bend as the rows say.
     unsure = find(start._replace(covariance=5 * jnp.eye(p)), known)
     np.testing.assert_allclose(unsure.mean, found.mean, atol=0.01 * sd.min())
