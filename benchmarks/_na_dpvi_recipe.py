@@ -24,6 +24,7 @@ from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
 from skdpbayes.models.base import Model, prior_score, score
 from skdpbayes.privacy import GaussianSteps, calibrate_noise
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import Round
 
 N_STEPS, SAMPLING_RATE, DROPPED = 10_000, 0.1, 0.2
@@ -45,7 +46,7 @@ def mean_scores(model, thetas, noise, record):
     return jnp.mean(scores, axis=0), jnp.mean(scores * noise, axis=0)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Published:
     """Mean-field variational inference, ``theta = mu + softplus(u) e``, by plain gradient descent.
@@ -109,7 +110,7 @@ class Published:
         )
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Aligned(Published):
     """DPVIm (Jalko et al. 2023): only the gradient in mu is released; that in u follows from it.

@@ -62,6 +62,7 @@ from skdpbayes.mechanism.stored import (
 )
 from skdpbayes.mechanism.threefry import words_of_steps, wrap_keys
 from skdpbayes.models.base import Model
+from skdpbayes.pytrees import refuse_confused
 from skdpbayes.solvers.base import HasPrograms, Round, Solver, arithmetic
 
 _BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches
@@ -134,6 +135,7 @@ def run(
 
 def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, checkpoint=None):
     """`run`, with room for so many releases."""
+    refuse_confused(model, solver, spec.traced())
     with arithmetic():
         mechanism = jax.device_put(spec.traced())
         records, on_device = _suited(placed(records), spec)

@@ -21,6 +21,7 @@ from skdpbayes.plans.gradients import plan_point
 from skdpbayes.plans.registry import SOLVERS, HasLikelihood, SolverEntry, register
 from skdpbayes.plans.settings import Bounds, Task
 from skdpbayes.privacy import PrivacyLedger
+from skdpbayes.pytrees import pytree
 from tools.support_matrix import table
 
 FOLDER = Path(__file__).parent
@@ -80,7 +81,7 @@ def test_a_new_solver_is_in_grid_contract_kill_matrix_and_pages(map_solver, monk
     jax.clear_caches()
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NormalMean:
     """``x ~ N(mean, I)``, ``mean ~ N(0, I)``."""

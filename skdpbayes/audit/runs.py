@@ -32,6 +32,7 @@ from skdpbayes.mechanism.private_sum import CHUNK, Query, Release, private_sum
 from skdpbayes.mechanism.records import Records, Tree, padded_size
 from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
 from skdpbayes.models.base import Model
+from skdpbayes.pytrees import refuse_confused
 from skdpbayes.solvers.base import Solver, arithmetic
 
 Observe: TypeAlias = Callable[
@@ -127,6 +128,7 @@ def runs(
     kept : array of shape (n_runs, n_steps, size)
         Releases, ravelled and padded to the longest, or what `observe` returned (size 1).
     """
+    refuse_confused(model, solver)
     with arithmetic():
         mechanism = jax.device_put(spec.traced())
         sizes = inference.sizes_of_steps(model, solver, mechanism, records, spec.n_steps)

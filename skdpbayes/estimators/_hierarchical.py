@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
 _SPREAD = 1.0  # of groups, where it is not learnt
+_LEARNT_FROM = 25.0  # rows times epsilon, over weights: with fewer, noise passes for a spread
 _LEAST_SPREAD = 1e-3  # of groups, over the length of their prior means
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
@@ -99,8 +100,9 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         Prior standard deviation of the effects of group features on weights.
     group_scale : float or "auto", default="auto"
         Standard deviation of a group's weights about their prior mean. None: it is learnt, with a
-        half-normal prior of scale `prior_scale`. "auto": it is learnt by "na-dpvi" and with
-        `epsilon` infinite, and 1 otherwise, since noise makes it too small by "dpvi".
+        half-normal prior of scale `prior_scale`. "auto": it is learnt with `epsilon` infinite, and
+        by "na-dpvi" if rows (a public number) times `epsilon` are at least 25 times the number of
+        weights; otherwise it is 1, since noise would make it too large, and too small by "dpvi".
     clipping_norm : float, default=None
         As in `DPBayesianLogisticRegression` where "auto" is "na-dpvi", else as in `DPNumPyroModel`.
     sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains, n_posterior_samples
@@ -320,7 +322,10 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         """`group_scale`; None if it is learnt."""
         if self.group_scale != "auto":
             return self.group_scale
-        learns = self._settings(facts).solver == "na-dpvi" or not math.isfinite(self.epsilon)
+        if not math.isfinite(self.epsilon):
+            return None
+        known = (facts.n_rows or 0) * self.epsilon / self._n_weights(facts)
+        learns = self._settings(facts).solver == "na-dpvi" and known >= _LEARNT_FROM
         return None if learns else _SPREAD
 
     def _n_weights(self, facts: Facts) -> int:

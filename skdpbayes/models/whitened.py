@@ -128,10 +128,10 @@ class InCoordinates:
 
         That of a constant column is one.
         """
-        return np.kron(np.eye(self.model.n_rows), np.asarray(self._moments(), np.float64))
+        axes = np.asarray(self.axes if self.row_axes is None else self.row_axes, np.float64)
+        return np.kron(np.eye(self.model.n_rows), self._moments_of(np.linalg.inv(axes)))
 
-    def _moments(self) -> jax.Array:
-        back = jnp.linalg.inv(double(self.axes if self.row_axes is None else self.row_axes))
+    def _moments_of(self, back: Any) -> Any:
         own = back.T @ back
         return own / own[-1, -1] if self.model.constant else own
 
@@ -143,16 +143,19 @@ class InCoordinates:
         directions : array of shape (P, k)
             Of the ravelled coordinates.
         """
+        if self.row_axes is None:
+            return jnp.zeros(directions.shape[1])
+        moments = self._moments_of(jnp.linalg.inv(double(self.row_axes)))
         weights = jnp.reshape(directions, (self.model.n_rows, -1, directions.shape[1]))
         weights = jnp.einsum("ij,ajk->aik", double(self.axes), weights)
         size = jnp.einsum("aik,bik->abk", weights, weights)
-        moment = jnp.einsum("aik,ij,ajk->k", weights, self._moments(), weights)
+        moment = jnp.einsum("aik,ij,ajk->k", weights, moments, weights)
         return self.moment_error * jnp.sum(size**2, axis=(0, 1)) / moment**2
 
     def constant(self) -> jax.Array:
         """The constant column in the coordinates: ``z @ constant`` is one for every row z, (p,).
 
-        The rows' second moments are the identity over ``constant @ constant``.
+        By the axes alone, the rows' second moments are the identity over ``constant @ constant``.
         """
         return jnp.linalg.solve(double(self.axes), self.constant_row())
 
@@ -261,7 +264,7 @@ class WhitenedLogistic:
             found = {"axes": whitening_axes(moments, variance, norm, n)}
             if not self.rows_have_scale:
                 return found
-            own, error = row_axes(moments, variance, n)
+            own, error = likeliest_axes(moments, variance, n)
             return found | {"row_axes": own, "moment_error": error}
 
         moments = moments_opening(norm, row, learn)
@@ -295,12 +298,7 @@ def whitening_axes(
     n_records : float
         Their number; infinite where it is not known.
     """
-    # Axes that follow noise make curvatures unequal: shrunk to a multiple of the identity.
-    p = len(moments)
-    mean = jnp.maximum(jnp.trace(moments) / p, mean_curvature_error(p, variance))
-    centre = mean * jnp.eye(p)
-    told = share_told(moments - centre, variance)
-    known = centre + told * (cautious_curvature(moments, variance) - centre)
+    p, known = len(moments), drawn_moments(moments, variance)
     values, vectors = jnp.linalg.eigh(known)
     # Each row that is not short adds norm^2 to the trace. Where rows are far shorter, scores would
     # drown in the noise for rows of the norm.
@@ -311,7 +309,19 @@ def whitening_axes(
     return (vectors / jnp.sqrt(second)).astype(jnp.float32)
 
 
-def row_axes(
+def drawn_moments(moments: jax.Array, variance: jax.Array) -> jax.Array:
+    """Denoised second moments, drawn to a multiple of the identity.
+
+    Axes that follow noise make curvatures unequal.
+    """
+    p = len(moments)
+    mean = jnp.maximum(jnp.trace(moments) / p, mean_curvature_error(p, variance))
+    centre = mean * jnp.eye(p)
+    told = share_told(moments - centre, variance)
+    return centre + told * (cautious_curvature(moments, variance) - centre)
+
+
+def likeliest_axes(
     moments: jax.Array, variance: jax.Array, n_records: Number
 ) -> tuple[jax.Array, jax.Array]:
     """Inverse root of the likeliest second moments, up to a factor, and their error.
@@ -333,14 +343,17 @@ def row_axes(
     # Long rows lose weight, so that the sum of weights is not their number. It is drawn to the
     # other sums of squares as far as noise may be all that tells it from them.
     squares, noise = jnp.diag(moments), 2 * variance
-    share, _ = kept(_dispersion(squares), len(squares) - 1, noise)
-    total = squares.mean() + share * (squares[-1] - squares.mean())
+    told, _ = kept(_dispersion(squares), len(squares) - 1, noise)
+    total = squares.mean() + told * (squares[-1] - squares.mean())
     total = total.clip(jnp.sqrt(noise) + _TINY, n_records)
     found, _ = shrunk_products(moments, variance, total, intercept=True)
+    # Where noise hides how moments differ, they are as if all were equal.
+    drawn = drawn_moments(moments, variance)
+    found = drawn + told * (found - drawn)
     values, vectors = jnp.linalg.eigh(found)
     axes = vectors / jnp.sqrt(values.clip(_LEAST_MOMENT * values[-1]))
     left = kept(_dispersion(squares[:-1]), len(squares) - 2, noise)[1]
-    return axes.astype(jnp.float32), (left / total**2).astype(jnp.float32)
+    return axes.astype(jnp.float32), (told**2 * left / total**2).astype(jnp.float32)
 
 
 def _dispersion(x: jax.Array) -> jax.Array:

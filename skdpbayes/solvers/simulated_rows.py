@@ -395,9 +395,9 @@ def found_with(
             error = logits_known * (
                 noisy * noise / values**2 + like.factor_variance / like.factor**2
             )
-            assert isinstance(model, InCoordinates)
-            moments = model.error_along(vectors)
-            error = error + logits_known * like.alike_reported * moments / (1 + moments)
+            # Rows of wrong second moments have a wrong curvature; by more than itself it is not.
+            of_moments = rows.model.error_along(vectors)
+            error = error + logits_known * like.alike_reported * of_moments / (1 + of_moments)
             # Errors are infinite where nothing is known, and without noise h is all of the spread.
             values = (values / jnp.sqrt(1 + 3 * error)).clip(_LEAST_EIGENVALUE)
             h = (vectors * values) @ vectors.T

@@ -771,6 +771,9 @@ def test_private_intervals_of_small_groups_hold(epsilon, error):
     ("how", "learnt"),
     [
         ({}, True),
+        ({"epsilon": 0.08}, True),  # 2000 rows, 6 weights
+        ({"epsilon": 0.07}, False),
+        ({"adjacency": "add_remove", "sampling_rate": 0.5}, False),
         ({"epsilon": np.inf}, True),
         ({"solver": "dpvi"}, False),
         ({"solver": "sgld"}, False),

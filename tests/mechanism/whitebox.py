@@ -36,12 +36,13 @@ from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.privacy import GaussianSteps
+from skdpbayes.pytrees import pytree
 
 NULL = -1  # label of a null record
 SOLVERS = solvers_of(DPBayesianLogisticRegression)  # of the estimator that the checks look into
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class OneKind:
     """A solver that takes rounds of one kind only."""
@@ -56,7 +57,7 @@ class OneKind:
         return (self.solver.rounds(*arguments)[self.kind],)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Plain:
     """A model without closed forms and without a bound on its scores."""

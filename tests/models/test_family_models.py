@@ -17,6 +17,7 @@ from skdpbayes.mechanism.spec import Block, MechanismSpec
 from skdpbayes.models.base import flat_start
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.privacy import GaussianSteps
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.base import Round
 
 f32 = np.float32
@@ -144,7 +145,7 @@ def test_statistics_are_centred_sufficient_statistics():
 # Through the mechanism
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class EverySum:
     """Releases, in one round, the sums of all that a model says of a record."""

@@ -15,7 +15,12 @@ from skdpbayes.models.base import prior_common_scale, prior_matrix
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.standard_rows import standard_rows
-from skdpbayes.models.whitened import InCoordinates, WhitenedLogistic, row_axes, whitening_axes
+from skdpbayes.models.whitened import (
+    InCoordinates,
+    WhitenedLogistic,
+    likeliest_axes,
+    whitening_axes,
+)
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 
@@ -193,7 +198,7 @@ def test_a_column_that_noise_nearly_hides_is_as_rare_as_it_is_released():
     @jax.jit
     def both(noise):
         released = jnp.diag(true) + sd * (noise + noise.T) / 2**0.5
-        axes, error = row_axes(released, jnp.asarray(sd**2), n)
+        axes, error = likeliest_axes(released, jnp.asarray(sd**2), n)
         drawn = whitening_axes(released, jnp.asarray(sd**2), jnp.float32(2), n)
         return relative(axes), relative(drawn), error
 
@@ -201,7 +206,7 @@ def test_a_column_that_noise_nearly_hides_is_as_rare_as_it_is_released():
         found, drawn, errors = (np.array(x) for x in mapped(both)(rng.standard_normal((50, p, p))))
     ratio, before = (x.mean(axis=0) * n / true for x in (found, drawn))
     rare = true == 150
-    np.testing.assert_allclose(ratio[true > 300], 1, atol=0.2)
+    np.testing.assert_allclose(ratio[true > 300], 1, atol=0.25)
     assert ratio[rare].max() < 2 and before[rare].min() > 2.5
     # The error that is said is that of a column's moment.
     away = np.mean(np.square(found - true / n)[:, :-1])
@@ -209,12 +214,42 @@ def test_a_column_that_noise_nearly_hides_is_as_rare_as_it_is_released():
     assert np.mean(errors) < 2 * sd**2 / n**2  # that of the noise
 
 
+def test_a_fit_simulates_rows_of_the_likeliest_moments():
+    true = np.diag([1000.0] * 4 + [150.0] * 8 + [3000.0])
+    p, sd = len(true), 100.0
+    own = LogisticRegression(p, 2, np.ones(p, np.float32), row_norm=np.float32(3), constant=True)
+    model = WhitenedLogistic(own, np.float32(3), np.float32(3000))
+    noise = np.random.default_rng(0).standard_normal((p, p))
+    sums = {"moments": jnp.asarray(true + sd * (noise + noise.T) / 2**0.5)[None, :, None]}
+    scales = {"moments": jnp.asarray(sd * 2**0.5)}
+    with jax.enable_x64(True):
+        params = model.openings()[0].update(model.init(), sums, scales, None)
+        seen = model.marginal(params)
+        by_axes = replace(seen, row_axes=None)
+    rare = slice(4, 12)
+    means = [np.diag(own.moments())[rare].mean() * 3000 / 150 for own in (seen, by_axes)]
+    assert means[0] < 1.6 and means[1] > 1.3 * means[0]
+    assert 0.2 * 2 * sd**2 / 3000**2 < seen.moment_error < 2 * sd**2 / 3000**2
+
+
+def test_the_constant_columns_moment_is_drawn_to_the_others_and_is_no_more_than_the_number():
+    n, noise = 1000.0, 200.0**2
+    with jax.enable_x64(True):
+        for constant, low, high in ((100.0, 0.6, 1.3), (4000.0, 0.4, 0.6)):
+            # Of equal columns that noise nearly hides; and of more records than there are.
+            squares = jnp.array([500.0, 520.0, 480.0, 510.0, 490.0, 505.0, constant])
+            axes, _ = likeliest_axes(jnp.diag(squares), jnp.asarray(noise / 2), n)
+            own = np.linalg.inv(np.asarray(axes, float) @ np.asarray(axes, float).T)
+            ratio = np.diag(own)[:-1].mean() / own[-1, -1]
+            assert low < ratio < high, (constant, ratio)
+
+
 def test_without_noise_rows_have_the_moments_released():
     rows = np.random.default_rng(5).normal(size=(500, D)) @ np.diag(np.arange(1.0, D + 1))
     rows[:, -1] = 1
     moments = rows.T @ rows
     with jax.enable_x64(True):
-        axes, error = row_axes(jnp.asarray(moments), jnp.asarray(1e-9), np.inf)
+        axes, error = likeliest_axes(jnp.asarray(moments), jnp.asarray(1e-9), np.inf)
     own = np.linalg.inv(np.asarray(axes, float) @ np.asarray(axes, float).T)
     np.testing.assert_allclose(own / own[-1, -1], moments / 500, rtol=1e-3, atol=1e-3)
     assert error < 1e-12
@@ -226,7 +261,9 @@ def test_errors_of_moments_are_relative_to_those_along_a_direction():
     seen = InCoordinates(
         model, AXES, row_axes=np.diag(np.diag(second) ** -0.5), moment_error=np.float32(0.01)
     )
-    direction = np.random.default_rng(2).normal(size=(model.n_rows * D, 1))
+    one = np.random.default_rng(2).normal(size=D)
+    # Of classes that are alike.
+    direction = np.concatenate([one, 0.8 * one + 0.1, one - 0.2])[:, None]
     weights = direction.reshape(model.n_rows, D) @ AXES.T
     noise = 0.1 * np.random.default_rng(3).normal(size=(20_000, D, D))
     noise = (noise + np.swapaxes(noise, 1, 2)) / 2**0.5 / 2**0.5  # variance on the diagonal: 0.01
@@ -235,7 +272,7 @@ def test_errors_of_moments_are_relative_to_those_along_a_direction():
         np.var(along) / np.einsum("ai,ij,aj->", weights, second / second[-1, -1], weights) ** 2
     )
     with jax.enable_x64(True):
-        assert seen.error_along(jnp.asarray(direction))[0] == pytest.approx(expected, rel=0.05)
+        assert seen.error_along(jnp.asarray(direction))[0] == pytest.approx(expected, rel=0.03)
 
 
 def test_no_row_adds_more_than_the_block_allows_and_none_is_clipped_there():

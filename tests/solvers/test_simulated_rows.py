@@ -302,8 +302,8 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone(monkeypatch):
     expected = whole @ jnp.linalg.inv(sampling) @ whole + prior
     np.testing.assert_allclose(found.precision, expected, atol=0.02 * jnp.trace(expected))
     # Errors of the rows' second moments are errors of the curvature: its square counts for less.
-    wrong = replace(model, moment_error=np.float32(0.1))
-    known_worse = jax.jit(lambda *given: found_with(wrong, rows, clip, *given))
+    wrong = replace(rows, model=replace(model, row_axes=np.eye(p), moment_error=np.float32(0.1)))
+    known_worse = jax.jit(lambda *given: found_with(model, wrong, clip, *given))
     doubted = known_worse(start, blocks, known)
     np.testing.assert_allclose(doubted.mean, found.mean, atol=0.01 * sd.min())
     counted = 1 / (1 + rows.logit_variance(start.covariance) ** 2)

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,12 +12,13 @@ from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.mechanism.spec import Block, MechanismSpec
 from skdpbayes.models.base import Opening
 from skdpbayes.privacy import GaussianSteps
+from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
 f32 = np.float32
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Centred:
     """Sums about a point that an opening sets to the sum of all over four, and that moves by one in each round."""
