@@ -1,8 +1,11 @@
 """Examples of docstrings run and print what they say."""
 
+import ast
 import doctest
 import importlib
+import inspect
 import pkgutil
+import re
 
 import pytest
 from cases import slow_but
@@ -56,3 +59,21 @@ def test_examples_are_found():
         if test.examples
     }
     assert any(name.endswith("DPBayesianLogisticRegression") for name in with_examples)
+
+
+def test_defaults_are_those_of_the_signature():
+    """Where a docstring says the default of a parameter."""
+    checked = 0
+    for name in skdpbayes.__all__:
+        kind = getattr(skdpbayes, name)
+        if not hasattr(kind, "get_params"):
+            continue
+        signature = inspect.signature(kind).parameters
+        for own, said in re.findall(
+            r"^    (\w+) : [^\n]*?default=([^\n]+)$", kind.__doc__, re.MULTILINE
+        ):
+            if own not in signature:
+                continue  # of another function
+            assert signature[own].default == ast.literal_eval(said), (name, own)
+            checked += 1
+    assert checked > 150

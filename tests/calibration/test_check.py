@@ -27,6 +27,7 @@ from skdpbayes.calibration._model_check import _names, _ravelled
 from skdpbayes.calibration._simulators import simulator_of
 from skdpbayes.displays import CheckDisplay
 from skdpbayes.estimators import _base
+from skdpbayes.estimators._hierarchical import hierarchical_logistic
 from skdpbayes.privacy import PrivacyLeakWarning, PrivacyLedger
 
 
@@ -403,3 +404,25 @@ def test_records_may_be_persons():
     assert found.width[0] > 1.2 * by_row.width[0]  # of noise that is root 3 times as large
     with pytest.raises(ValueError, match="groups"):
         check(own, 300, n_fits=2)
+
+
+def test_a_hierarchys_truths_are_of_the_priors_of_its_fit():
+    """Prior and truths both, at the scale that is asked for."""
+    rng, spreads = np.random.default_rng(0), []
+    for scale in ("auto", None):
+        own = DPHierarchicalLogisticRegression(20, prior_scale=3.0, group_scale=scale)
+        simulator = simulator_of(own, 20_000, 3, None)
+        truths = [simulator.truth(rng) for _ in range(400)]
+        spreads += [truth["group_scale"] for truth in truths]
+        assert np.std([truth["effects"] for truth in truths]) == pytest.approx(3, rel=0.1)
+    assert np.mean(spreads) == pytest.approx(3 * stats.halfnorm.mean(), rel=0.1)
+    few = DPHierarchicalLogisticRegression(20, group_scale="auto", epsilon=0.1)
+    assert "group_scale" not in simulator_of(few, 600, 3, None).truth(rng)
+
+    public = {"group_features": np.ones((2, 1)), "prior_scale": 3.0, "group_scale": None}
+    with numpyro.handlers.seed(rng_seed=0):
+        trace = numpyro.handlers.trace(hierarchical_logistic).get_trace(
+            np.ones((4, 1)), np.zeros(4, int), **public
+        )
+    law = trace["group_scale"]["fn"]
+    assert law.log_prob(2.0) == pytest.approx(stats.halfnorm(scale=3).logpdf(2.0), abs=1e-5)
