@@ -93,7 +93,8 @@ def test_without_noise_it_is_the_posterior_of_the_marginal_likelihood(solver, fi
     planned, start = model.plan(N, 2).model, model.posterior_.function
     with jax.enable_x64(True):
         given = MarginalMixture(
-            "spherical", 2, 2, 1.0, 1.0, 2.0, np.zeros(2), np.float64(planned.covariance_prior), np.full(2, 0.5),
+            "spherical", 2, 2, 1.0, 1.0, 2.0, np.zeros(2),
+            np.tile(np.float64(planned.covariance_prior), (2, 1, 1)), np.full(2, 0.5),
             start.means, np.linalg.inv(start.roots), np.ones((3, 2)), N, planned.nodes,
         )  # fmt: skip
         start, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(jnp.float64), given.init()))
