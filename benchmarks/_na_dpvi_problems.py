@@ -9,7 +9,7 @@ given parameters, and parameters given records (the non-private posterior, exact
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._na_dpvi_collapsed import softplus, softplus_inverse
+from skdpbayes.pytrees import pytree
 
 Array = NDArray[np.float64]
 N_RECORDS = 5_000
 
 
-@jax.tree_util.register_static
+@pytree
 @dataclass(frozen=True)
 class GammaExponential:
     """``rate ~ Gamma(8, 2)``, ``x ~ Exponential(rate)``."""
@@ -61,7 +62,7 @@ class GammaExponential:
         )
 
 
-@jax.tree_util.register_static
+@pytree
 @dataclass(frozen=True)
 class BetaBernoulli:
     """``p ~ Beta(10, 10)``, ``x ~ Bernoulli(p)``."""
@@ -96,7 +97,7 @@ class BetaBernoulli:
         return np.log(p) - np.log1p(-p)
 
 
-@jax.tree_util.register_static
+@pytree
 @dataclass(frozen=True)
 class DirichletCategorical:
     """``p ~ Dirichlet(5, 5, 5)``, ``x ~ Categorical(p)``, one-hot."""
@@ -135,7 +136,7 @@ class DirichletCategorical:
         return np.log(p[:, :2]) - np.log(p[:, 2:])
 
 
-@jax.tree_util.register_static
+@pytree
 @dataclass(frozen=True)
 class LinearRegression:
     """``s2 ~ InverseGamma(20, 1/2)``, ``w ~ N(0, 4 s2 I)``, ``y ~ N(w'(x, 1), s2)``, normal x.
@@ -197,12 +198,12 @@ class LinearRegression:
         )
 
 
-@jax.tree_util.register_static
+@pytree
 @dataclass(frozen=True)
 class LogisticRegression:
     """``w ~ N(0, I)``, ``y ~ Bernoulli(sigmoid(w'x))``. Records are ``(x, y)``, with a constant."""
 
-    size: int
+    size: int = field(metadata={"static": True})
 
     def init(self):
         return jnp.zeros(self.size)

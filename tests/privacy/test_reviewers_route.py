@@ -49,6 +49,8 @@ HANDED_ON = {
         "<listcomp>",
         "<genexpr>",
     },
+    # JAX takes records apart into their arrays, and puts them together again.
+    "pytrees.py": {"flatten", "flatten_with_keys", "unflatten", "<listcomp>"},
 }
 # Programs that are compiled, whose records have no values while the profiler looks.
 COMPILED = {"_steps", "_released", "release", "_releases"}
