@@ -10,12 +10,15 @@ before. Here the class is a part of it.
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jaxlib
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 _OURS: set[type] = set()
 _CONFUSED = tuple(int(part) for part in jaxlib.__version__.split(".")[:2]) < (0, 11)
 
@@ -35,7 +38,7 @@ def pytree(kind: type[T]) -> type[T]:
     type
         The same class.
     """
-    own = [field for field in fields(kind) if not field.metadata.get("dropped")]  # type: ignore[arg-type]
+    own = [field for field in fields(kind) if not field.metadata.get("dropped")]
     static = [field.name for field in own if field.metadata.get("static")]
     children = [field.name for field in own if not field.metadata.get("static")]
     keys = [jax.tree_util.GetAttrKey(name) for name in children]

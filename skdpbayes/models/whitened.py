@@ -131,7 +131,8 @@ class InCoordinates:
         axes = np.asarray(self.axes if self.row_axes is None else self.row_axes, np.float64)
         return np.kron(np.eye(self.model.n_rows), self._moments_of(np.linalg.inv(axes)))
 
-    def _moments_of(self, back: Any) -> Any:
+    def _moments_of(self, back: Array) -> Array:
+        """Second moments, given the inverse of their inverse root."""
         own = back.T @ back
         return own / own[-1, -1] if self.model.constant else own
 
@@ -423,7 +424,7 @@ def moments_opening(
     def statistics(params: Params) -> Any:
         def one(record: Record) -> Mapping[str, Contribution]:
             own, known = row(params, record)
-            weight = jnp.minimum(1, norm**2 / jnp.sum(own**2).clip(1e-30)) * known
+            weight = jnp.minimum(1, norm**2 / jnp.sum(own**2).clip(_TINY)) * known
             return {"moments": Quadratic(weight[None, None], own)}
 
         return one
