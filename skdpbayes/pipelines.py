@@ -286,7 +286,9 @@ def _judged_private(step):
         check_number("epsilon", step.epsilon, 0)
         check_number("delta", step.delta, 0, 1, open_above=True)
         if step.epsilon == float("inf"):
-            return LEAKS, "epsilon is infinite"
+            return LEAKS, (
+                "epsilon is infinite: to fit without privacy, take sklearn.pipeline.Pipeline"
+            )
         if step.random_state is not None:
             return LEAKS, SEEDED
         caveats = _caveats(inner.numerics)

@@ -307,6 +307,13 @@ class Schema:
         text = path.read_text("utf-8")
         return cls.from_toml(text) if path.suffix == ".toml" else cls.from_json(text)
 
+    def save(self, path: str | Path) -> None:
+        """Write the schema to a file whose name ends in ``.json``, for `load`."""
+        path = Path(path)
+        if path.suffix != ".json":
+            raise ValueError(f"A schema is saved as .json, got {str(path)!r}.")
+        path.write_text(self.to_json(indent=2) + "\n", "utf-8")
+
 
 # ------------------------------------------------------------------- values
 

@@ -97,8 +97,10 @@ def test_what_is_written_reads_back(schema, tmp_path):
     assert Schema.from_dict(json.loads(json.dumps(schema.to_dict(), sort_keys=True))) == schema, (
         "order is kept"
     )
-    (tmp_path / "own.json").write_text(schema.to_json())
+    schema.save(tmp_path / "own.json")
     assert Schema.load(tmp_path / "own.json") == schema
+    with pytest.raises(ValueError, match=r"saved as .json"):
+        schema.save(tmp_path / "own.toml")
 
 
 def test_files_are_read_by_their_names(tmp_path):
