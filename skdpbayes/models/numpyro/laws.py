@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.distributions import biject_to
 
 _N = 41
+_SINGLE = 12  # smallest counts that stand for themselves alone
 _NEGLIGIBLE = 1e-9
 _FIRST, _LAST = 0.002, 0.86  # quantiles between which censored responses are told apart
 # Steps that are short in the middle and reach far into the tails.
@@ -175,14 +176,24 @@ def _centre_and_spread(law):
 
 
 def _counted(support, centre, spread):
-    """Whole numbers: all from the least one on if these suffice, else equally spaced ones."""
+    """Whole numbers, and the logarithm of how many each stands for.
+
+    All from the least one on if these suffice; equally spaced ones if the least is far away; else
+    the smallest ones, and the middles of intervals that grow in proportion.
+    """
     least = support.lower_bound
     all_ = least + jnp.arange(_N)
     step = jnp.maximum(jnp.ceil(12 * spread / _N), 1)
-    first = jnp.maximum(jnp.floor(centre - _N // 2 * step), least)
-    spaced = first + step * jnp.arange(_N)
-    few = centre + 8 * spread < least + _N
-    return jnp.where(few, all_, spaced), jnp.zeros(_N)
+    first = jnp.floor(centre - _N // 2 * step)
+    rest = _N - _SINGLE
+    most = jnp.maximum((centre + 12 * spread - least) / _SINGLE, 2 * _N / _SINGLE)
+    tail = jnp.round(_SINGLE * most ** (np.arange(rest + 1) / rest))
+    ends = jnp.concatenate([jnp.arange(_SINGLE), tail])
+    many = jnp.diff(ends)
+    middles = least + ends[:-1] + (many - 1) // 2
+    few, even = centre + 8 * spread < least + _N, first > least
+    y = jnp.where(even, first + step * jnp.arange(_N), middles)
+    return jnp.where(few, all_, y), jnp.where(few | even, 0, jnp.log(many))
 
 
 def _counts(support):
