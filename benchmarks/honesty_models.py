@@ -359,6 +359,21 @@ def overdispersed(n_rows: int, epsilon: float) -> Cell:
     return replace(program("poisson", "auto", "", n_rows, epsilon), simulate=simulate)
 
 
+def dispersed(mean: float, n_rows: int, epsilon: float) -> Cell:
+    """Negative binomial regression on counts of this mean and about its square as variance."""
+
+    def truths(rng: np.random.Generator, fits: int) -> Values:
+        level = math.log(mean)
+        return {
+            "intercept": rng.normal(level, 0.3, fits),
+            "concentration": rng.lognormal(0.0, 0.5, fits),
+            "weights": rng.normal(0.0, 0.6, (fits, 3)),
+        }
+
+    cell = program("negative-binomial", "auto", "", n_rows, epsilon)
+    return replace(cell, truths=truths)
+
+
 # --- Rare events and hierarchies ------------------------------------------------------------------
 
 
@@ -456,6 +471,10 @@ def cells() -> dict[str, Cell]:
     }
     for name, cell in (("skewed", skewed), ("overdispersed", overdispersed)):
         found |= {f"{name}-{n}-{epsilon:g}": cell(n, epsilon) for n, epsilon in OTHER_SETTINGS}
+    found |= {
+        f"dispersed-{mean:g}-{n}-{epsilon:g}": dispersed(mean, n, epsilon)
+        for mean, n, epsilon in ((8, 3_000, 1.0), (8, 10_000, 3.0), (40, 5_000, 1.0))
+    }
     found |= {
         f"bernoulli-{p:g}-{n}-{solver}": _rare(p, n, solver)
         for p, n in ((0.004, 500), (0.02, 5_000))

@@ -611,7 +611,9 @@ class PrivatePipeline(Pipeline):
             their bounds), "steps" those of the columns that the last step was given. "auto" is
             "original" for logistic and linear regression behind `BoundedScaler`,
             `DPStandardScaler`, `CategoryEncoder`, `NormClipper` and `ColumnTransformer`, and
-            "steps" otherwise. ``table.attrs["units"]`` says which it is.
+            "steps" otherwise. The name of the table's columns says which it is, and so does
+            ``table.attrs["units"]``. Sites of a NumPyro model are converted where ``linear`` names
+            them.
         **options
             As the last step's `summary` takes them.
 
@@ -628,22 +630,26 @@ class PrivatePipeline(Pipeline):
         last, before = self.steps[-1][1], self.steps[:-1]
         model = last.best_estimator_ if isinstance(last, DPRandomizedSearchCV) else last
         # Sites of a NumPyro model are those of columns only where `dims` says so.
-        has_columns = model._dims or names_columns(options.get("dims"))
+        linear = model._linear or options.get("linear") is not None
+        has_columns = linear or model._dims or names_columns(options.get("dims"))
         if before and has_columns and "feature_names" not in options:
             options["feature_names"] = self[:-1].get_feature_names_out()
         found = None
-        if units != "steps" and model._linear:
+        if units != "steps" and linear:
             found = _scaling([step for _, step in before], model.n_features_in_)
         if found is None and units == "original":
             raise ValueError(
-                "units='original' is for logistic and linear regression behind scalers and "
-                "encoders of skdpbayes.preprocessing, alone or in a ColumnTransformer: take "
-                "units='steps'."
+                "units='original' is for logistic and linear regression, and sites of a NumPyro "
+                "model that `linear` names, behind scalers and encoders of "
+                "skdpbayes.preprocessing, alone or in a ColumnTransformer: take units='steps'."
             )
         if found is not None and before:
             options["scaling"] = found
         table = last.summary(level, **options)
         table.attrs["units"] = "steps" if found is None else "original"
+        if before:
+            units = "original units" if found is not None else "units of the steps' columns"
+            table.columns.name = f"in {units}"
         return table
 
     @_last_step_has("to_arviz")

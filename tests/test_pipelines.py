@@ -229,7 +229,10 @@ def test_intervals_pass_through_plain_pipelines_and_searches(fitted):
             (BoundedScaler(), clone(MODEL).set_params(random_state=np.random.default_rng(0))),
             "random_state is set",
         ),
-        ((BoundedScaler(), clone(MODEL).set_params(epsilon=np.inf)), "take sklearn.pipeline.Pipeline"),
+        (
+            (BoundedScaler(), clone(MODEL).set_params(epsilon=np.inf)),
+            "take sklearn.pipeline.Pipeline",
+        ),
         ((BoundedScaler(), GridSearchCV(MODEL, {"epsilon": [1.0]})), "gridsearchcv"),
         ((BoundedScaler(), BoundedScaler()), "none of its steps is"),
     ],

@@ -76,6 +76,8 @@ class SummaryMixin(ArvizMixin):
         scaling: tuple[ArrayLike, ArrayLike] | None = None,
         coords: Mapping[str, Sequence[Any]] | None = None,
         dims: Mapping[str, Sequence[str]] | None = None,
+        linear: tuple[str, str] | None = None,
+        exponentiate: bool = False,
     ) -> pd.DataFrame:
         """Table of the posterior, with a row for each parameter.
 
@@ -95,15 +97,23 @@ class SummaryMixin(ArvizMixin):
         coords, dims : mappings, default=None
             As in `to_arviz`. ``dims={"weights": ["feature"]}`` gives the sites of a NumPyro model
             the names of the columns.
+        linear : tuple of str, default=None
+            The sites of a NumPyro model that are coefficients of its columns, and the intercept
+            beside them: ``("weights", "intercept")``. They get the names of columns, and
+            `scaling` converts them.
+        exponentiate : bool, default=False
+            Whether estimates and ends of intervals of coefficients and intercept are exponentials:
+            odds ratios of logistic regression, and rate ratios where `linear` names sites that the
+            logarithm of a mean is linear in. Other parameters stay as they are.
 
         Returns
         -------
         table : pandas.DataFrame
             Its columns are
 
-            - ``estimate``, the posterior mean;
+            - ``estimate``, the posterior mean, or its exponential;
             - ``sd``, the posterior standard deviation, which includes privacy noise as far as the
-              solver does;
+              solver does (never of exponentials);
             - the ends of the interval, such as ``5%`` and ``95%``;
             - ``p_direction``, the probability that the parameter has the sign of its posterior
               median; NaN for probabilities, rates, weights and standard deviations, which cannot be
@@ -131,7 +141,7 @@ class SummaryMixin(ArvizMixin):
             import pandas as pd
         except ImportError as error:
             raise ImportError("summary needs pandas: pip install pandas.") from error
-        parameters = list(self._parameters_of(feature_names, scaling, coords, dims))
+        parameters = list(self._parameters_of(feature_names, scaling, coords, dims, linear))
         if not parameters:
             raise ValueError(
                 "summary is of parameters with a posterior, and all of these are points: `params_`."
@@ -143,10 +153,21 @@ class SummaryMixin(ArvizMixin):
         direction = np.maximum(np.mean(draws > 0, axis=1), np.mean(draws < 0, axis=1))
         direction[[own.variable in self._positive for own in parameters]] = np.nan
         quiet = np.array([own.quiet for own in parameters])
+        estimates = np.array([own.estimate for own in parameters])
+        if exponentiate:
+            sites = self._linear_sites(self._summary_draws(), linear)
+            if sites is None:
+                raise ValueError(
+                    "exponentiate is for coefficients of columns: of a NumPyro model name them by "
+                    "linear=(coefficients, intercept)."
+                )
+            of_columns = np.array([own.variable in sites for own in parameters])
+            estimates[of_columns] = np.exp(estimates[of_columns])
+            ends[:, of_columns] = np.exp(ends[:, of_columns])
         # Moments of draws have Monte Carlo errors: a share is not negative.
         share = np.clip(1 - quiet / np.where(sd > 0, sd, 1), 0, 1)
         table = {
-            "estimate": [own.estimate for own in parameters],
+            "estimate": estimates,
             "sd": sd,
             **{f"{100 * tail:.10g}%": end for tail, end in zip(tails, ends, strict=True)},
             "p_direction": direction,
@@ -160,21 +181,27 @@ class SummaryMixin(ArvizMixin):
         scaling: tuple[ArrayLike, ArrayLike] | None,
         coords: Mapping[str, Sequence[Any]] | None,
         dims: Mapping[str, Sequence[str]] | None,
+        linear: tuple[str, str] | None,
     ) -> Iterator[Parameter]:
         """Parameters of a summary."""
         all_draws, quiet = self._summary_draws(), self._quiet_std()
+        sites = self._linear_sites(all_draws, linear)
+        if linear is not None:
+            dims = {sites[0]: ["feature"], **(dims or {})}
         axes, coordinates = self._axes_and_labels(
             all_draws, coords, dims, self._columns(feature_names, dims)
         )
         means = {name: vars(self)[f"{name}_"] for name in self._estimated}
         if scaling is not None:
-            slopes, offsets = self._checked(scaling)
-            all_draws = _of_columns(all_draws, slopes, offsets)
-            means = _of_columns(means, slopes, offsets)
+            slopes, offsets = self._checked(scaling, sites)
+            coef, intercept = sites
+            all_draws = _of_columns(all_draws, sites, slopes, offsets)
+            if means:
+                means = _of_columns(means, sites, slopes, offsets)
             # The intercept's would need a covariance.
-            quiet = {name: std for name, std in quiet.items() if name != "intercept"}
-            if "coef" in quiet:
-                quiet["coef"] = quiet["coef"] * np.abs(slopes)
+            quiet = {name: std for name, std in quiet.items() if name != intercept}
+            if coef in quiet:
+                quiet[coef] = quiet[coef] * np.abs(slopes)
         for name, draws in all_draws.items():
             draws = np.asarray(draws, np.float64)
             shape = draws.shape[1:]
@@ -191,11 +218,29 @@ class SummaryMixin(ArvizMixin):
                     float(without[place]),
                 )
 
-    def _checked(self, scaling: tuple[ArrayLike, ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes and offsets as arrays."""
-        if not self._linear:
+    def _linear_sites(
+        self, draws: Mapping[str, Any], linear: tuple[str, str] | None
+    ) -> tuple[str, str] | None:
+        """Names of the coefficients of the columns and of the intercept; None: there are none."""
+        if linear is None:
+            return ("coef", "intercept") if self._linear else None
+        coef, intercept = linear
+        shapes = {name: np.shape(own)[1:] for name, own in draws.items()}
+        if (shapes.get(coef), shapes.get(intercept)) != ((vars(self)["n_features_in_"],), ()):
             raise ValueError(
-                f"{type(self).__name__} has no coefficients of columns, which `scaling` converts."
+                f"linear={linear!r} must name a site with an entry for each column, and one with "
+                f"a single number: sites have the shapes {shapes}."
+            )
+        return coef, intercept
+
+    def _checked(
+        self, scaling: tuple[ArrayLike, ArrayLike], sites: tuple[str, str] | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes and offsets as arrays."""
+        if sites is None:
+            raise ValueError(
+                f"{type(self).__name__} has no coefficients of columns, which `scaling` converts "
+                "(sites of a NumPyro model are named by `linear`)."
             )
         slopes, offsets = (np.asarray(own, np.float64) for own in scaling)
         shape = (vars(self)["n_features_in_"],)
@@ -232,12 +277,12 @@ class SummaryMixin(ArvizMixin):
 
 
 def _of_columns(
-    values: Mapping[str, Any], slopes: np.ndarray, offsets: np.ndarray
+    values: Mapping[str, Any], sites: tuple[str, str], slopes: np.ndarray, offsets: np.ndarray
 ) -> dict[str, Any]:
     """Coefficients of columns, given those of ``slopes * columns + offsets``."""
-    coef = values["coef"]
-    own = {"coef": coef * slopes, "intercept": values["intercept"] + coef @ offsets}
-    return {**values, **own}
+    name, level = sites
+    coef = values[name]
+    return {**values, name: coef * slopes, level: values[level] + coef @ offsets}
 
 
 def _axes(

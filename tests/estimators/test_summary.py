@@ -2,6 +2,7 @@
 
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -196,6 +197,11 @@ def test_coefficients_of_a_pipeline_are_in_the_units_of_its_columns():
     assert np.isnan(table["noise_share"]["intercept"])
     # Age is far from zero, so that the intercept there is hardly known.
     assert table["sd"]["intercept"] > 2 * plain["sd"]["intercept"]
+    assert table.columns.name == "in original units"
+    assert plain.columns.name == "in units of the steps' columns"
+    ratios, ends = pipeline.summary(exponentiate=True), ["estimate", "5%", "95%"]
+    pd.testing.assert_frame_equal(ratios[ends], np.exp(table[ends]))
+    pd.testing.assert_frame_equal(ratios.drop(columns=ends), table.drop(columns=ends))
     with pytest.raises(ValueError, match="units"):
         pipeline.summary(units="kg")
     with pytest.raises(ValueError, match=r"shape \(3,\), got shapes \(2,\)"):
@@ -316,6 +322,9 @@ def test_sites_of_a_model_of_ones_own_are_named_by_dims():
     named = rows.summary(dims={"weights": ["c"]}, coords={"c": ["a", "b"]})
     assert list(named.index) == ["weights[a]", "weights[b]"]
 
+    with pytest.raises(ValueError, match="name them by linear="):
+        fitted.summary(exponentiate=True)
+
     def plated(x):
         with numpyro.plate("feature", 3):  # no columns of x
             mean = numpyro.sample("mean", dist.Normal(0, 1))
@@ -324,3 +333,39 @@ def test_sites_of_a_model_of_ones_own_are_named_by_dims():
 
     fitted = DPNumPyroModel(plated, epsilon=np.inf, random_state=0).fit(X)
     assert list(fitted.summary().index) == ["mean[0]", "mean[1]", "mean[2]"]
+
+
+def test_sites_that_are_linear_are_converted_to_the_units_of_the_columns():
+    def visits(x, y=None):
+        level = numpyro.sample("level", dist.Normal(0, 2))
+        slopes = numpyro.sample("slopes", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+        size = numpyro.sample("size", dist.LogNormal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.NegativeBinomial2(jnp.exp(level + x @ slopes), size), obs=y)
+
+    rows = FRAME[["age", "dose"]] * [10.0, 0.1] + [50, 0]
+    y = RNG.poisson(np.exp(0.02 * (rows["age"] - 50)))
+    scale = BoundedScaler({"age": (0, 100), "dose": (-1, 1)})
+    model = DPNumPyroModel(visits, epsilon=1.0, solver="dpvi", n_steps=20)
+    pipeline = make_private_pipeline(scale, model).fit(rows, y)
+    linear, ends = ("slopes", "level"), ["estimate", "5%", "95%"]
+    table = pipeline.summary(linear=linear)
+    plain = pipeline.summary(linear=linear, units="steps")
+    assert set(table.index) == {"slopes[age]", "slopes[dose]", "level", "size"}
+    assert table.columns.name == "in original units"
+    assert list(pipeline.summary().index)[0] != "slopes[age]"
+    # The linear predictor is the same, and what is not linear stays.
+    inside = rows.assign(age=rows["age"].clip(0, 100), dose=rows["dose"].clip(-1, 1))
+    names = ["slopes[age]", "slopes[dose]"]
+    before = pipeline[:-1].transform(rows) @ plain["estimate"][names].to_numpy()
+    after = inside.to_numpy() @ table["estimate"][names].to_numpy()
+    difference = plain["estimate"]["level"] - table["estimate"]["level"]
+    np.testing.assert_allclose(after, before + difference, atol=1e-6)
+    ratios = pipeline.summary(linear=linear, exponentiate=True)
+    pd.testing.assert_frame_equal(
+        ratios.loc[[*names, "level"], ends], np.exp(table.loc[[*names, "level"], ends])
+    )
+    pd.testing.assert_series_equal(ratios.loc["size"], table.loc["size"])
+    for wrong in (("level", "slopes"), ("slopes", "size of all")):
+        with pytest.raises(ValueError, match="must name a site with an entry for each column"):
+            pipeline.summary(linear=wrong)

@@ -132,7 +132,7 @@ def test_adjacency_and_unit_are_the_ledgers():
     for wrong in ({"adjacency": "replace_one"}, {"unit": "document"}):
         with pytest.raises(BudgetError, match="cannot take a fit with"):
             ledger.charge(ALL, **wrong)
-    with pytest.raises(BudgetError, match="unit='document'"):
+    with pytest.raises(BudgetError, match=r"unit='document'.*PrivacyLedger\(unit='person'\)"):
         DPLatentDirichletAllocation(2, epsilon=0.1, ledger=ledger).fit(np.ones((20, 5)))
     assert ledger.entries == []
 

@@ -56,7 +56,10 @@ class PrivacyLedger:
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Of every fit: others are refused.
     unit : str, default="row"
-        What a record is, in every fit: ``"row"``, or ``"document"`` for topics.
+        What a record is, in every fit: ``"row"``, ``"document"`` for topics, ``"record"`` for
+        NumPyro models, or ``"person"``. One budget over several tables or kinds of model is that of
+        persons: in every fit set `max_rows_per_person` (1 where each has one row) and name the
+        person of each row by ``groups``.
     composition : {"renyi", "gaussian", "plan"}, default="renyi"
         How spending adds up. ``"renyi"`` takes any fit and any private search; the first can use
         all of epsilon if no other is to follow, and about nine tenths otherwise. ``"gaussian"``
@@ -182,9 +185,16 @@ class PrivacyLedger:
             ("unit", unit, self.unit),
         ):
             if given != own:
+                together = ""
+                if name == "unit":
+                    together = (
+                        " One budget over several tables or kinds of model is that of persons: "
+                        "PrivacyLedger(unit='person'), and fits with max_rows_per_person (1 where "
+                        "each person has one row) and groups."
+                    )
                 raise BudgetError(
                     f"The ledger counts with {name}={own!r} and cannot take a fit with "
-                    f"{name}={given!r}: open another ledger, or change the fit."
+                    f"{name}={given!r}: open another ledger, or change the fit.{together}"
                 )
         about = {
             "label": str(label),
