@@ -353,7 +353,7 @@ def test_sites_that_are_linear_are_converted_to_the_units_of_the_columns():
     plain = pipeline.summary(linear=linear, units="steps")
     assert set(table.index) == {"slopes[age]", "slopes[dose]", "level", "size"}
     assert table.columns.name == "in original units"
-    assert list(pipeline.summary().index)[0] != "slopes[age]"
+    assert next(iter(pipeline.summary().index)) != "slopes[age]"
     # The linear predictor is the same, and what is not linear stays.
     inside = rows.assign(age=rows["age"].clip(0, 100), dose=rows["dose"].clip(-1, 1))
     names = ["slopes[age]", "slopes[dose]"]
