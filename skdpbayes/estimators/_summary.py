@@ -187,13 +187,13 @@ class SummaryMixin(ArvizMixin):
         all_draws, quiet = self._summary_draws(), self._quiet_std()
         sites = self._linear_sites(all_draws, linear)
         if linear is not None:
-            dims = {sites[0]: ["feature"], **(dims or {})}
+            dims = {linear[0]: ["feature"], **(dims or {})}
         axes, coordinates = self._axes_and_labels(
             all_draws, coords, dims, self._columns(feature_names, dims)
         )
         means = {name: vars(self)[f"{name}_"] for name in self._estimated}
         if scaling is not None:
-            slopes, offsets = self._checked(scaling, sites)
+            sites, slopes, offsets = self._checked(scaling, sites)
             coef, intercept = sites
             all_draws = _of_columns(all_draws, sites, slopes, offsets)
             if means:
@@ -235,8 +235,8 @@ class SummaryMixin(ArvizMixin):
 
     def _checked(
         self, scaling: tuple[ArrayLike, ArrayLike], sites: tuple[str, str] | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes and offsets as arrays."""
+    ) -> tuple[tuple[str, str], np.ndarray, np.ndarray]:
+        """Sites that are converted, and slopes and offsets as arrays."""
         if sites is None:
             raise ValueError(
                 f"{type(self).__name__} has no coefficients of columns, which `scaling` converts "
@@ -249,7 +249,7 @@ class SummaryMixin(ArvizMixin):
                 f"scaling must be a pair of arrays of shape {shape}, got shapes {slopes.shape} and "
                 f"{offsets.shape}."
             )
-        return slopes, offsets
+        return sites, slopes, offsets
 
     def _columns(
         self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None

@@ -92,6 +92,11 @@ class Expected:
             weight = weight * jnp.minimum(1, longest / length)[:, None, None]
         return _sum(self.rows, weight * self.share[..., None, None])
 
+    def slopes(self, params: Params, weights: jax.Array) -> jax.Array:
+        """Sum of curvatures with weights of shape (n,), (P, P)."""
+        p = self.probabilities(params)
+        return _sum(self.rows, (self.share * weights)[:, None, None] * _slopes(p, _squares(p)))
+
     def variances(
         self, params: Params, norm: Number, longest: ArrayLike | None = None
     ) -> jax.Array:

@@ -58,6 +58,7 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 
 
 _WHITENING = 0.05  # budget share of the second moments that whiten rows
+_CLOSING, _LEAST_CLOSED = 0.07, 30  # budget share of the logits' scale; least number of rounds
 _LEAST_ROUNDS = 20
 _COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of one record, at least
 _EDGE, _RESOLVED = 0.3, 0.6  # see `rescaling_shares`
@@ -175,6 +176,7 @@ def plan_na_dpvi(
     bounds: Bounds,
     n: int | None,
     openings: Sequence[float] = (),
+    closings: Sequence[float] = (),
 ) -> Planned:
     """Noise-aware inference from averaged scores and a released curvature."""
     _refuse_without_bound(settings, bounds)
@@ -184,7 +186,7 @@ def plan_na_dpvi(
         )
     refuse_many_parameters(settings, model)
     # By default all records take part in every round: full batches have no error of sampling.
-    n_steps, batch = settings.schedule((200, 0), openings)
+    n_steps, batch = settings.schedule((200, 0), (*openings, *closings))
     if n is not None and not batch:
         batch = n
         if settings.n_steps is None:
@@ -194,7 +196,7 @@ def plan_na_dpvi(
     rate = settings.rate(n, batch)
     if n_steps < 2:
         raise _too_few(n_steps, len(openings))
-    opening, steps, _ = settings.round_noise(openings, n_steps, rate)
+    opening, steps, _ = settings.round_noise(openings, n_steps, rate, closings=closings)
     # Nearly equal norms make the best use of the noise; without noise, no score is clipped.
     bounded = math.isfinite(bounds.score)
     score, curvature = bounds.score, bounds.curvature
@@ -208,6 +210,8 @@ def plan_na_dpvi(
     every = settings.defaults.curvature_every
     persons = None if n is None or settings.most_rows == 1 else np.float32(n)
     solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every), persons)
+    if closings:
+        solver = replace(solver, closes_at=np.int32(n_steps))
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm), "score")
 
 
@@ -277,6 +281,13 @@ def whitened_clip(noise: float, n_columns: int) -> float:
     return min(max(0.55 * noise**-0.25, _CLIPS[0]), _CLIPS[1]) * n_columns**0.5
 
 
+def _closes(settings: Settings, model: WhitenedLogistic | GroupedLogistic) -> bool:
+    """Whether the scale of the logits is released at the end: of one logit, by many rounds."""
+    many = settings.n_steps is None or settings.n_steps >= _LEAST_CLOSED
+    one_logit = isinstance(model, WhitenedLogistic) and model.n_rows == 1
+    return settings.private and many and one_logit and model.rows_have_scale
+
+
 def plan_whitened(
     settings: Settings, model: WhitenedLogistic | GroupedLogistic, bounds: Bounds, n: int | None
 ) -> Planned:
@@ -286,7 +297,8 @@ def plan_whitened(
     noise = score_noise(settings, marginal, float(n)) if n is not None else _USUAL_NOISE
     clip = whitened_clip(noise, p)
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
-    planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,))
+    closings = (_CLOSING,) if _closes(settings, model) else ()
+    planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,), closings)
     solver = planned.solver
     if model.rows_have_scale:  # the constant column tells it
         rows = NormalRows(model.standard_rows(), model.n_records)

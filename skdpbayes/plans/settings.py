@@ -257,23 +257,25 @@ class Settings:
         n_steps: int,
         sampling_rate: float,
         schedule: Schedule | None = None,
+        closings: Sequence[float] = (),
     ) -> tuple[tuple[GaussianSteps, ...], tuple[GaussianSteps, ...], float]:
         """Steps of the openings, steps of the rounds, and the noise multiplier of `schedule`.
 
         Parameters
         ----------
-        openings : sequence of float
-            Budget shares of the openings; the rounds have the rest.
+        openings, closings : sequence of float
+            Budget shares of single releases before and after the rounds, which have the rest.
         """
-        if not openings:
+        if not openings and not closings:
             noise = self.noise(n_steps, sampling_rate, schedule)
             return (), noise.steps, noise.noise_multiplier
         rounds = schedule or [(1.0, n_steps)]
         spent = sum(count / size**2 for size, count in rounds)
-        factor = (spent / (1 - sum(openings))) ** 0.5
+        factor = (spent / (1 - sum(openings) - sum(closings))) ** 0.5
         whole = [(share**-0.5, 1) for share in openings]
         whole += [(factor * size, count) for size, count in rounds]
-        noise = self.noise(n_steps + len(openings), sampling_rate, whole)
+        whole += [(share**-0.5, 1) for share in closings]
+        noise = self.noise(n_steps + len(openings) + len(closings), sampling_rate, whole)
         n = len(openings)
         return noise.steps[:n], noise.steps[n:], factor * noise.noise_multiplier
 

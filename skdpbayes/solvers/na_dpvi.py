@@ -17,7 +17,8 @@ it is large. The next score is released at the posterior mean; there is no learn
 nears t*, errors of H matter less and less.
 
 For logistic regression simulated rows correct the steps and the result (`simulated_rows`). Where
-noise is large, its scores are released at smaller logits, which clipped rows tell more about.
+noise is large, its scores are released at smaller logits, which clipped rows tell more about. The
+last round releases the score of the logits' scale alone (`closing`).
 
 Where we differ: the paper runs NUTS over the stored trace for t*, a diagonal H and the variance.
 
@@ -82,6 +83,7 @@ from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.pytrees import pytree
 from skdpbayes.solvers.averages import Averages, average, doubted, over
 from skdpbayes.solvers.base import Query, Round, Scales, Sums, arithmetic
+from skdpbayes.solvers.closing import Closing, closing_round
 from skdpbayes.solvers.normal_posterior import (
     REACH,
     averaged_given,
@@ -127,6 +129,7 @@ class TraceState(NamedTuple):
     known: Curvature  # average of the releases, or the model's prediction
     curvature: jax.Array  # denoised, for use during the run
     spread: jax.Array | None = None  # sampling covariance of the summed scores, if predicted
+    closing: Closing | None = None  # score of the logits' scale, if it is released
 
     @property
     def centre(self) -> jax.Array:
@@ -162,6 +165,8 @@ class NADPVI:
     logit_shrinkage : float
         Shrinkage of the logits at which scores are released, per unit of their posterior variance
         (`InCoordinates.with_shrunk_logits`), where rows are simulated.
+    closes_at : int, optional
+        Round, the last, that releases the score of the logits' scale (`closing`); None: none does.
     """
 
     clipping_norm: Number
@@ -170,6 +175,7 @@ class NADPVI:
     n_persons: Number | None = None
     simulated: NormalRows | None = None
     logit_shrinkage: Number = 0.0
+    closes_at: Number | None = None
 
     def init(self, model: Model, key: jax.Array) -> TraceState:
         """The prior."""
@@ -184,16 +190,18 @@ class NADPVI:
                 theta.size, foreseen=self.simulated is not None, scores=knows_responses(model)
             ),
             curvature=jnp.zeros((theta.size, theta.size)),
+            closing=None if self.closes_at is None else Closing.none(theta.size),
         )
         return _informed(model, state, self.clipping_norm)
 
     def which(self, step: jax.Array) -> jax.Array:
         """Index of the kind of round: curvature first, and more often while it changes much."""
         early = (step < self.curvature_every) & (step % 3 == 0)
-        return ((step % self.curvature_every == 0) | early).astype(jnp.int32)
+        kind = ((step % self.curvature_every == 0) | early).astype(jnp.int32)
+        return kind if self.closes_at is None else jnp.where(step == self.closes_at, 2, kind)
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[TraceState], ...]:
-        """A score round and a curvature round."""
+        """A score round, a curvature round, and the one that closes the run."""
         unravel = flat_start(model)[1]
         of_scores, of_curvatures = score_unit(model), curvature_unit(model)
 
@@ -289,6 +297,19 @@ class NADPVI:
         asked = Round(ask_score, score_of, scores, learn_score)
         if isinstance(model, HasInformation):
             return (asked,)
+        last: tuple[Round[TraceState], ...] = ()
+        if self.closes_at is not None:
+            assert isinstance(model, InCoordinates) and self.simulated is not None
+            closing = closing_round(
+                model,
+                mechanism,
+                self.simulated.of(model),
+                self.clipping_norm,
+                self.n_persons,
+                point=lambda state: self._view(model, state).point,
+                update=lambda state, closing: state._replace(closing=closing),
+            )
+            last = (closing,)
         return (
             asked,
             curvature_round(
@@ -301,6 +322,7 @@ class NADPVI:
                 update=learn_curvature,
                 correlated=knows_responses(model),
             ),
+            *last,
         )
 
     def _kept(
@@ -333,7 +355,11 @@ class NADPVI:
 
         Curvature and coordinates are those released.
         """
-        return state._replace(blocks=state.blocks._replace(noise=0 * state.blocks.noise))
+        closing = state.closing
+        return state._replace(
+            blocks=state.blocks._replace(noise=0 * state.blocks.noise),
+            closing=None if closing is None else closing._replace(noise=0 * closing.noise),
+        )
 
     def without_noise(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Posterior of the `quiet` state."""
@@ -375,7 +401,9 @@ class NADPVI:
         if self.simulated is not None:
             rows = self.simulated.of(model)
             start = Start(state.theta, state.covariance, asked, estimated)
-            return found_with(model, rows, self.clipping_norm, start, state.blocks, state.known)
+            return found_with(
+                model, rows, self.clipping_norm, start, state.blocks, state.known, state.closing
+            )
         unclear = _look(model, state).unclear
         information, linear = _learnt(model, state, asked, unclear)
         reported = _learnt(model, state, estimated, unclear)

@@ -34,7 +34,9 @@ from skdpbayes.models.denoising import mean_curvature_error, share_told
 from skdpbayes.models.normal_rows import Bends, Expected
 from skdpbayes.models.protocols import Number
 from skdpbayes.models.whitened import InCoordinates
+from skdpbayes.solvers import closing as closings
 from skdpbayes.solvers.averages import Averages, average, doubted
+from skdpbayes.solvers.closing import Closing, Seen
 from skdpbayes.solvers.normal_posterior import (
     REACH,
     Under,
@@ -299,6 +301,7 @@ def bent(
     spread: jax.Array,
     score: jax.Array,
     mean: jax.Array,
+    closing: Seen | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Information and linear term of a normal approximation where scores bend.
 
@@ -318,14 +321,25 @@ def bent(
     score : array of shape (P,)
         The average score over its expectation.
     mean : array of shape (P,)
+    closing : Seen, optional
+        The last score, of the scale.
     """
     # Where the released curvature is far below that of the rows, the change alone would be larger.
     values, vectors = _positive_spectrum(h + bends.slope)
-    slope = (vectors * values) @ vectors.T
+    slope, p = (vectors * values) @ vectors.T, len(mean)
+    if closing is not None:
+        shared = closing.shared
+        spread = jnp.block([[spread, shared], [shared.T, closing.spread]])
+        of_closing = closing.side.T @ (closing.slope + closing.bends.slope)
+        slope, score = jnp.vstack([slope, of_closing]), jnp.append(score, closing.score)
     back = jnp.linalg.solve(spread, jnp.column_stack([slope, score]))
     gain, missed = back[:, :-1].T, back[:, -1]
     # Where the score misses more than expected, the slope is smaller: both are correlated.
-    bend, turn = bends.turned(gain.T @ covariance, missed)
+    moved = gain.T @ covariance
+    bend, turn = bends.turned(moved[:p], missed[:p])
+    if closing is not None:
+        more = closing.bends.turned(closing.side @ moved[p:], closing.side @ missed[p:])
+        bend, turn = bend + more[0], turn + more[1]
     information = gain @ slope - turn
     values, vectors = jnp.linalg.eigh((information + information.T) / 2)
     information = (vectors * values.clip(0)) @ vectors.T
@@ -339,6 +353,7 @@ def found_with(
     start: Start,
     averages: Averages,
     known: Curvature,
+    closing: Closing | None = None,
 ) -> Found:
     """Posterior and likelihood at the fixed point of mean and covariance.
 
@@ -352,6 +367,7 @@ def found_with(
     averages : Averages
         Over blocks of rounds.
     known : Curvature
+    closing : Closing, optional
     """
     unravel = flat_start(model)[1]
     like = likeness_of(model, known)
@@ -407,7 +423,23 @@ def found_with(
         sampling = sampling_covariance(own, h, model)
         spread = jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling
         spread = spread + like.error_of_scores(share @ away)
-        return bent(bends, covariance, h, spread, seen.score, mean)
+        how = (bends, covariance, h, spread, seen.score, mean)
+        if closing is None:
+            return bent(*how)
+        last = closings.seen(
+            closing,
+            rows,
+            clip,
+            mean,
+            nodes,
+            relative(h, _power(whole, -0.5)),
+            share @ weights,
+            sampling,
+            like.alike,
+            like.factor,
+            1 - _BENT,
+        )
+        return bent(*how, last)
 
     def sweep(last: Sweep, common: jax.Array | None) -> Sweep:
         number, _, mean, covariance, *before = last
