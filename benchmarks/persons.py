@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from benchmarks import _log
 
@@ -82,6 +83,12 @@ def binary(rng: np.random.Generator, X: NDArray[Any]) -> Drawn:
     return Drawn((rng.random(X.shape) < truth).astype(float), None, truth)
 
 
+def repeated(rng: np.random.Generator, X: NDArray[Any]) -> Drawn:
+    """Binary columns of these shares whose rows are alike, by a normal copula of the columns."""
+    truth = np.array([0.03, 0.4, 0.9])[: X.shape[1]]
+    return Drawn((norm.cdf(X) < truth).astype(float), None, truth)
+
+
 def counts(rng: np.random.Generator, X: NDArray[Any]) -> Drawn:
     """A Poisson regression with an intercept in the last column."""
     X = np.column_stack([X, np.ones(len(X))])
@@ -108,7 +115,7 @@ def estimator(cell: Cell, **more: Any) -> Any:
         return skdpbayes.DPBayesianLogisticRegression(classes=[0, 1], **how)
     if cell.model == "linear":
         return skdpbayes.DPBayesianLinearRegression(bounds=((-4, 4), (-12, 12)), **how)
-    if cell.model == "binary":
+    if cell.model in ("binary", "repeated"):
         return skdpbayes.DPBetaBernoulli(**how)
     return skdpbayes.DPNumPyroModel(_poisson, **how)
 
@@ -129,6 +136,7 @@ MODELS: dict[str, Callable[[np.random.Generator, NDArray[Any]], Drawn]] = {
     "rare": rare,
     "linear": linear,
     "binary": binary,
+    "repeated": repeated,
     "counts": counts,
 }
 
@@ -154,6 +162,8 @@ CELLS = [
     Cell("linear", "vips", 3.0, 1_000, 3, 4, "alike"),
     Cell("binary", "vips", 1.0, 2_000, 5, 3, "all"),
     Cell("binary", "vips", 0.3, 1_000, 10, 3, "one to"),
+    Cell("repeated", "vips", 1.0, 2_000, 5, 3, "alike"),
+    Cell("repeated", "vips", 2.0, 20_000, 5, 3, "alike"),
 ]
 
 

@@ -115,9 +115,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         which 65536 rows are expected; for "dpvi" 4096 rows, or 16 passes over X in all rounds
         together if that is more.
     n_steps : int, default=None
-        Number of rounds. None: 500 ("dpvi"), 201 ("na-dpvi"; fewer, at least 21, for large tables),
-        2001 ("sgld") or 11 ("vips"; 16 without noise). "vips" takes at most 16, and 1 is enough if
-        rows are nearly normal.
+        Number of rounds. None: 500 ("dpvi"), 202 ("na-dpvi"; fewer, at least 22, for large tables;
+        one less with more classes), 2001 ("sgld") or 11 ("vips"; 16 without noise). "vips" takes at
+        most 16, and 1 is enough if rows are nearly normal.
     learning_rate : float, default=None
         Step size. For "dpvi", None means 0.2. For "sgld" it is the Langevin step size of a plain
         chain, in units of the log posterior; a step size too large for the budget is refused, and a

@@ -11,6 +11,11 @@ independent rows whose mean is c, is exact (`clipped_sums`). So clipping moves n
 released has mean zero if c is the truth. Otherwise it is ``kept * n (mean - c)``, by the slope
 `kept` of clipped sums. That gives the sum of n rows, with the noise over the slope and the variance
 that clipping adds; given this sum the posterior is exact.
+
+Rows of a person may be more alike than the model says. Then more of their sums are clipped than
+expected, and skewed entries are biased; the mean over persons is not. Where both releases
+contradict each other by more than their noise, the square of the contradiction counts as a variance
+of the second, and the posterior follows the first.
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ FIRST_SHARE = 0.2  # of the budget, for the centre
 SHORTER = 0.85  # norm of a row in a sum, over the bound on its statistic: noise is smaller
 _COUNT_SHARE = 0.05  # of a release, for the number of persons or of rows
 _MOST = 32  # rows whose sums are computed exactly; more are taken as so many parts of a person
-_TINY = 1e-30
+_TINY, _UNKNOWN = 1e-30, 1e15
+_CONTRADICTS = 2.0  # square of a contradiction, over its variance, that is taken for chance
 
 
 class Clipped(NamedTuple):
@@ -86,8 +92,11 @@ class Centred(NamedTuple):
     """State; every entry is a function of the releases and public values."""
 
     centre: jax.Array  # (P,)
-    total: jax.Array  # second release, (P,)
+    first: jax.Array  # mean over persons, (P,)
+    first_scale: jax.Array  # standard deviation of its noise, (P,)
+    total: jax.Array  # sum of all rows about the centre, by both releases, (P,)
     scale: jax.Array  # standard deviation of its noise, and of what clipping adds, (P,)
+    contradiction: jax.Array  # of both releases, in standard deviations, (P,)
     rows: jax.Array  # released number of rows
     rows_scale: jax.Array
     persons: jax.Array  # released number of persons with rows
@@ -113,7 +122,8 @@ class CentredRelease:
         """State before any release."""
         del key
         zeros, zero = jnp.zeros(model.n_statistics), jnp.zeros(())
-        return Centred(zeros, zeros, zeros, zero, zero, zero)
+        unknown = zeros + _UNKNOWN
+        return Centred(zeros, zeros, unknown, zeros, zeros, zeros, zero, zero, zero)
 
     def which(self, step: jax.Array) -> jax.Array:
         """Index of the kind of round: the means, then the sums."""
@@ -136,8 +146,15 @@ class CentredRelease:
             persons = released_count(estimate, scales)
             variance = (scales["mean"].astype(float) / persons) ** 2
             prior = limit**2 / 3  # for entries of half the range as for a uniform distribution
-            centre = estimate["mean"].astype(float) / persons * prior / (prior + variance)
-            return state._replace(centre=jnp.clip(centre, *model.range_of_means()), persons=persons)
+            first = estimate["mean"].astype(float) / persons
+            number_scale = scales["count"].astype(float) / persons
+            centre = first * prior / (prior + variance)
+            return state._replace(
+                centre=jnp.clip(centre, *model.range_of_means()),
+                first=first,
+                first_scale=jnp.sqrt(variance + (first * number_scale) ** 2),
+                persons=persons,
+            )
 
         def clipping(state: Centred, key: jax.Array) -> Clipping:
             """What the model says of clipped sums about the centre."""
@@ -161,9 +178,21 @@ class CentredRelease:
             own = point.sums.of(jnp.clip(rows / state.persons, 1, most), most)  # of a mean person
             added = rows * point.variance * (own.spread - 1).clip(0)
             factor = point.room * own.kept
+            total = estimate["sum"].astype(float) / factor
+            variance = (scales["sum"].astype(float) / factor) ** 2 + added
+            # The mean over persons weighs rows by one over their number, which is not known.
+            before = rows * (state.first - point.centre)
+            apart = rows * (rows / state.persons - 1).clip(0) * point.variance
+            before_variance = (rows * state.first_scale) ** 2 + apart
+            square, chance = (total - before) ** 2, variance + before_variance
+            # Where some entries contradict, rows are alike, and less is chance in the others.
+            all_ = jnp.mean(square / chance.clip(_TINY)) / _CONTRADICTS
+            doubtful = variance + (square - _CONTRADICTS / all_.clip(1) * chance).clip(0)
+            share = doubtful / (doubtful + before_variance).clip(_TINY)
             return state._replace(
-                total=estimate["sum"].astype(float) / factor,
-                scale=jnp.sqrt((scales["sum"].astype(float) / factor) ** 2 + added),
+                total=total + share * (before - total),
+                scale=jnp.sqrt(share * before_variance),
+                contradiction=jnp.sqrt(square / chance.clip(_TINY)),
                 rows=estimate["rows"].astype(float)[0],
                 rows_scale=scales["rows"].astype(float),
             )
@@ -200,9 +229,12 @@ class CentredRelease:
         )
 
     def diagnostics(self, model: CentredModel, state: Centred, posterior: Any) -> dict[str, Any]:
-        """The standard deviation of the noise in each sum, (P,)."""
+        """The standard deviation of the noise in each sum, (P,), and how releases differ."""
         del model, posterior
-        return {"noise_std": np.asarray(state.scale)}
+        return {
+            "noise_std": np.asarray(state.scale),
+            "contradiction": np.asarray(state.contradiction),
+        }
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,25 @@ def test_sums_of_rows_follow_from_clipped_ones(most):
     assert noisy.scale[0] > 1.15 * noisy.scale[1]  # a rare column is hardly clipped
 
 
+@pytest.mark.parametrize("alike", [0.0, 0.3])
+def test_rows_that_are_alike_bias_no_estimate(alike):
+    """More of their sums are clipped than expected, and the mean over persons contradicts them."""
+    rng, n, shares = np.random.default_rng(0), 20_000, np.array([0.03, 0.4, 0.9])
+    owner = np.repeat(np.arange(n), rng.integers(1, 7, n))
+    own = rng.beta(shares * (1 / alike - 1), (1 - shares) * (1 / alike - 1), (n, 3)) if alike else 0
+    x = rng.random((len(owner), 3)) < (own[owner] if alike else shares)
+    model = DPBetaBernoulli(2.0, max_rows_per_person=6, random_state=0).fit(x, groups=owner)
+    found, second = model.posterior_, model.diagnostics_["noise_std"] / len(owner)
+    assert np.all(np.abs(found.mean - x.mean(axis=0)) < 4 * second)
+    assert np.all(np.abs(found.mean - x.mean(axis=0)) < [0.004, 0.008, 0.008])
+    contradiction = model.diagnostics_["contradiction"]
+    if alike:
+        assert contradiction[0] > 4 and contradiction[2] > 4
+        assert np.all(second > 0.0009)  # as the mean over persons, not the sums, is known
+    else:
+        assert np.all(contradiction < 2.5) and second.min() < 0.0006
+
+
 def test_a_centre_that_would_be_noise_is_not_released():
     """Then one release of whole sums tells more; and where sums about a centre have its noise."""
     how, few = dict(max_rows_per_person=9), dict(max_rows_per_person=2)
