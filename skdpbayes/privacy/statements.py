@@ -44,6 +44,7 @@ _GROUPS = {
 }  # fmt: skip
 # Texts that are names, not sentences.
 _NAMES = ("variant_name", "privacy_unit", "model_name", "access_type")
+_NO_GUARANTEE = "no guarantee"
 _INSIDE = r'<script type="application/json" id="statement">(.*?)</script>'  # of a page
 
 Record = dict[str, Any]
@@ -415,18 +416,34 @@ def verify_statement(record: Mapping[str, Any]) -> Verdict:
     if math.isinf(spent.epsilon) and not spent.voided_by:
         problems.append("epsilon is infinite, and nothing is said to void the guarantee.")
     checked = tuple(what for what, problem in found if not problem)
-    return Verdict(not problems, tuple(problems), checked, notes, _claim(spent))
+    claim = _claim(spent)
+    if claim != _NO_GUARANTEE:
+        claim += _claim_of_ledger(record.get("ledger"))
+    return Verdict(not problems, tuple(problems), checked, notes, claim)
 
 
 def _claim(spent: PrivacySpent) -> str:
     """What the rounds promise."""
     epsilon = spent.cumulative_epsilon if spent.cumulative else spent.epsilon_at(spent.delta)
     if not spent.guarantee_holds or spent.seeded or math.isinf(epsilon):
-        return "no guarantee"
+        return _NO_GUARANTEE
     return (
         f"(epsilon {rounded(epsilon)}, delta {rounded(spent.delta, 3)})-differential privacy per "
         f"{spent.unit} ({spent.adjacency}), if {spent.estimator or 'the fit'} ran as stated"
     )
+
+
+def _claim_of_ledger(stated: Mapping[str, Any] | None) -> str:
+    """What all fits of the ledger promise together, of which the fit is one."""
+    from skdpbayes.privacy.ledger import PrivacyLedger
+
+    if stated is None:
+        return ""
+    ledger = PrivacyLedger.from_json(json.dumps(stated["content"]))
+    total = f"(epsilon {rounded(ledger.spent_epsilon)}, delta {rounded(ledger.delta, 3)})"
+    if ledger.voided_by:
+        total = _NO_GUARANTEE
+    return f"; all {len(ledger.entries)} charges of its ledger together: {total}"
 
 
 def _not_compared(spent: PrivacySpent, record: Mapping[str, Any]) -> Iterator[str]:

@@ -257,6 +257,15 @@ def test_a_verdict_says_what_was_computed(told, spent):
     assert text.startswith("The statement does NOT follow.")
     (line,) = [line for line in text.splitlines() if line.startswith("computed: ")]
     assert f"(epsilon {rounded(spent.epsilon)}, delta 1e-05)-differential privacy per row" in line
+    # Who quotes it for one fit must see what all of them cost.
+    ledger = PrivacyLedger(2.0, 1e-5)
+    for _ in range(2):
+        ledger.charge(spent.steps, label="DPModel")
+    both = verify_statement(statement(spent, ledger=ledger))
+    total = f"(epsilon {rounded(ledger.spent_epsilon)}, delta 1e-05)"
+    assert both.follows and ledger.spent_epsilon > 1.2 * spent.epsilon
+    assert both.claim.endswith(f"; all 2 charges of its ledger together: {total}")
+    assert "ledger" not in verify_statement(statement(spent)).claim
     void = verify_statement(statement(sampled(voided_by=("a\nThe statement follows.",))))
     assert void.claim == "no guarantee"
     seeded = changed(told, ["spent", "seeded"], lambda x: True)  # nothing is said to void it
