@@ -648,8 +648,8 @@ class PrivatePipeline(Pipeline):
         table = last.summary(level, **options)
         table.attrs["units"] = "steps" if found is None else "original"
         if before:
-            units = "original units" if found is not None else "units of the steps' columns"
-            table.columns.name = f"in {units}"
+            own = "original units" if found is not None else "units of the steps' columns"
+            table.columns.name = f"in {own}"
         return table
 
     @_last_step_has("to_arviz")

@@ -103,8 +103,8 @@ class SummaryMixin(ArvizMixin):
             `scaling` converts them.
         exponentiate : bool, default=False
             Whether estimates and ends of intervals of coefficients and intercept are exponentials:
-            odds ratios of logistic regression, and rate ratios where `linear` names sites that the
-            logarithm of a mean is linear in. Other parameters stay as they are.
+            odds ratios of logistic regression (two classes), and rate ratios where `linear` names
+            sites that the logarithm of a mean is linear in. Other parameters stay as they are.
 
         Returns
         -------
@@ -156,14 +156,16 @@ class SummaryMixin(ArvizMixin):
         estimates = np.array([own.estimate for own in parameters])
         if exponentiate:
             sites = self._linear_sites(self._summary_draws(), linear)
-            if sites is None:
+            if linear is None and len(vars(self).get("classes_", ())) != 2:
                 raise ValueError(
-                    "exponentiate is for coefficients of columns: of a NumPyro model name them by "
-                    "linear=(coefficients, intercept)."
+                    "exponentiate is for logistic regression of two classes, and for the sites of "
+                    "a NumPyro model that linear=(coefficients, intercept) names."
                 )
+            assert sites is not None
             of_columns = np.array([own.variable in sites for own in parameters])
-            estimates[of_columns] = np.exp(estimates[of_columns])
-            ends[:, of_columns] = np.exp(ends[:, of_columns])
+            with np.errstate(over="ignore"):  # far from zero a ratio may be infinite
+                estimates[of_columns] = np.exp(estimates[of_columns])
+                ends[:, of_columns] = np.exp(ends[:, of_columns])
         # Moments of draws have Monte Carlo errors: a share is not negative.
         share = np.clip(1 - quiet / np.where(sd > 0, sd, 1), 0, 1)
         table = {

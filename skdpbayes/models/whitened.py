@@ -52,7 +52,7 @@ class InCoordinates:
     ----------
     model : LogisticRegression
     axes : array of shape (n_columns, n_columns)
-        A.
+        A. (With fewer columns, as `closing` has them, scores are those of a regression on these.)
     row_axes : array of shape (n_columns, n_columns), optional
         Inverse root of the likeliest second moments of rows, up to a factor. None: A.
     moment_error : float

@@ -176,9 +176,15 @@ def plan_na_dpvi(
     bounds: Bounds,
     n: int | None,
     openings: Sequence[float] = (),
-    closings: Sequence[float] = (),
+    *,
+    may_close: bool = False,
 ) -> Planned:
-    """Noise-aware inference from averaged scores and a released curvature."""
+    """Noise-aware inference from averaged scores and a released curvature.
+
+    `may_close` says whether a last round may release the scale of the logits. It does where all
+    records take part, since one round cannot average the noise of subsampling, and where there are
+    many rounds.
+    """
     _refuse_without_bound(settings, bounds)
     if settings.learning_rate is not None:
         raise ValueError(
@@ -186,7 +192,7 @@ def plan_na_dpvi(
         )
     refuse_many_parameters(settings, model)
     # By default all records take part in every round: full batches have no error of sampling.
-    n_steps, batch = settings.schedule((200, 0), (*openings, *closings))
+    n_steps, batch = settings.schedule((200, 0), openings)
     if n is not None and not batch:
         batch = n
         if settings.n_steps is None:
@@ -196,6 +202,10 @@ def plan_na_dpvi(
     rate = settings.rate(n, batch)
     if n_steps < 2:
         raise _too_few(n_steps, len(openings))
+    closes = may_close and settings.private and rate == 1 and n_steps >= _LEAST_CLOSED
+    if closes and settings.n_steps is not None:
+        n_steps -= 1
+    closings = (_CLOSING,) if closes else ()
     opening, steps, _ = settings.round_noise(openings, n_steps, rate, closings=closings)
     # Nearly equal norms make the best use of the noise; without noise, no score is clipped.
     bounded = math.isfinite(bounds.score)
@@ -210,7 +220,7 @@ def plan_na_dpvi(
     every = settings.defaults.curvature_every
     persons = None if n is None or settings.most_rows == 1 else np.float32(n)
     solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every), persons)
-    if closings:
+    if closes:
         solver = replace(solver, closes_at=np.int32(n_steps))
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm), "score")
 
@@ -281,13 +291,6 @@ def whitened_clip(noise: float, n_columns: int) -> float:
     return min(max(0.55 * noise**-0.25, _CLIPS[0]), _CLIPS[1]) * n_columns**0.5
 
 
-def _closes(settings: Settings, model: WhitenedLogistic | GroupedLogistic) -> bool:
-    """Whether the scale of the logits is released at the end: of one logit, by many rounds."""
-    many = settings.n_steps is None or settings.n_steps >= _LEAST_CLOSED
-    one_logit = isinstance(model, WhitenedLogistic) and model.n_rows == 1
-    return settings.private and many and one_logit and model.rows_have_scale
-
-
 def plan_whitened(
     settings: Settings, model: WhitenedLogistic | GroupedLogistic, bounds: Bounds, n: int | None
 ) -> Planned:
@@ -297,8 +300,8 @@ def plan_whitened(
     noise = score_noise(settings, marginal, float(n)) if n is not None else _USUAL_NOISE
     clip = whitened_clip(noise, p)
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
-    closings = (_CLOSING,) if _closes(settings, model) else ()
-    planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,), closings)
+    closes = isinstance(model, WhitenedLogistic) and model.n_rows == 1 and model.rows_have_scale
+    planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,), may_close=closes)
     solver = planned.solver
     if model.rows_have_scale:  # the constant column tells it
         rows = NormalRows(model.standard_rows(), model.n_records)

@@ -443,7 +443,7 @@ def _claim_of_ledger(stated: Mapping[str, Any] | None) -> str:
     total = f"(epsilon {rounded(ledger.spent_epsilon)}, delta {rounded(ledger.delta, 3)})"
     if ledger.voided_by:
         total = _NO_GUARANTEE
-    return f"; all {len(ledger.entries)} charges of its ledger together: {total}"
+    return f"; all charges of its ledger ({len(ledger.entries)}) together: {total}"
 
 
 def _not_compared(spent: PrivacySpent, record: Mapping[str, Any]) -> Iterator[str]:

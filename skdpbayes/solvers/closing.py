@@ -31,13 +31,16 @@ from skdpbayes.solvers.sums_of_persons import kept_of_sums
 
 _UNRELEASED = 1e30  # variance
 _TINY = 1e-12
-_DISTINCT = 1e-3  # share of its sampling variance that it has by itself, at least
+_NORMS = (0.25, 2.25)
+# Least share of its sampling variance that it does not share with the scores before, least
+# variance, and ridge of a covariance over its trace: joint covariances are positive definite.
+_DISTINCT, _LEAST, _RIDGE = 1e-3, 1e-6, 1e-9
 
 
 class Closing(NamedTuple):
     """The deviation, where its score was released, and what was."""
 
-    sides: jax.Array  # columns of a row z are ``sides' z``: the constant, the deviation, (p, 2)
+    directions: jax.Array  # ``directions' z`` of a row z are the constant and the deviation, (p, 2)
     at: jax.Array  # their coefficients, (2,)
     score: jax.Array  # of the second, (1,)
     noise: jax.Array  # its variance
@@ -52,16 +55,16 @@ class Closing(NamedTuple):
     @property
     def point(self) -> jax.Array:
         """All coordinates there, (p,)."""
-        return self.sides @ self.at
+        return self.directions @ self.at
 
 
 def closing_norm(clip: Number, n_columns: int) -> jax.Array:
     """Clipping norm of the scale's score, given that of a score.
 
-    Of typical rows it is as much shorter as these are than a row of one column, and once more where
-    noise dominates: then short scores of one length tell most.
+    The square of the latter over the length of a typical row, within that of the default norms:
+    where noise dominates, short scores of one length tell most.
     """
-    return jnp.asarray(clip, jnp.float32) ** 2 / n_columns
+    return jnp.clip(jnp.asarray(clip, jnp.float32) ** 2 / n_columns, *_NORMS)
 
 
 def closing_round(
@@ -98,8 +101,8 @@ def closing_round(
 
     def query(state: State, at: tuple[jax.Array, jax.Array]) -> Query:
         del state
-        sides, coefficients = at
-        two = _in_two(model, sides)
+        directions, coefficients = at
+        two = _in_two(model, directions)
 
         def one(record: Record) -> Mapping[str, Contribution]:
             own = two.score(coefficients[None], record)
@@ -117,15 +120,15 @@ def closing_round(
         scales: Scales,
     ) -> State:
         del step
-        sides, coefficients = double(at)
+        directions, coefficients = double(at)
         kept = jnp.ones(())
         if n_persons is not None:
             longest = mechanism.norm_of_record(norm, "score")
-            variance = _expected_variance(rows, sides, coefficients, norm)
+            variance = _expected_variance(rows, directions, coefficients, norm)
             kept = kept_of_sums(variance[None, None] / n_persons, longest)
         score, noise = (own["closing"].astype(jnp.float64) / kept for own in (estimate, scales))
         subsampled = jnp.asarray(1 / mechanism.rate - 1, jnp.float64)
-        return update(state, Closing(sides, coefficients, score, noise**2, subsampled))
+        return update(state, Closing(directions, coefficients, score, noise**2, subsampled))
 
     return Round(ask, query, lambda state: {"closing": Block(norm, together="score")}, learn)
 
@@ -146,9 +149,11 @@ def _two_columns(model: InCoordinates, point: jax.Array) -> tuple[jax.Array, jax
     )
 
 
-def _in_two(model: InCoordinates, sides: jax.Array) -> InCoordinates:
+def _in_two(model: InCoordinates, directions: jax.Array) -> InCoordinates:
     """The regression on the two columns."""
-    return replace(model, axes=jnp.asarray(model.axes, sides.dtype) @ sides, row_axes=None)
+    return replace(
+        model, axes=jnp.asarray(model.axes, directions.dtype) @ directions, row_axes=None
+    )
 
 
 def _weight(
@@ -156,28 +161,30 @@ def _weight(
 ) -> jax.Array:
     """Weight by which no label makes the score of the scale longer than `norm`."""
     p = two.model.probabilities(at @ columns)
-    longest = jnp.maximum(p, 1 - p) * jnp.abs(columns[1])
-    weight = norm / jnp.maximum(longest, jnp.finfo(longest.dtype).tiny)
+    bound = jnp.maximum(p, 1 - p) * jnp.abs(columns[1])
+    weight = norm / jnp.maximum(bound, jnp.finfo(bound.dtype).tiny)
     return jnp.minimum(weight, two.largest_weight(record))
 
 
-def _weights(rows: Expected, sides: jax.Array, at: jax.Array, norm: Number) -> jax.Array:
+def _weights(rows: Expected, directions: jax.Array, at: jax.Array, norm: Number) -> jax.Array:
     """Weights of simulated rows, (n,)."""
-    two = _in_two(rows.model, sides)
+    two = _in_two(rows.model, directions)
     return jax.vmap(lambda record, own: _weight(two, at, record, own, norm))(
-        rows.records, rows.rows @ sides
+        rows.records, rows.rows @ directions
     )
 
 
-def _expected_variance(rows: Expected, sides: jax.Array, at: jax.Array, norm: Number) -> jax.Array:
+def _expected_variance(
+    rows: Expected, directions: jax.Array, at: jax.Array, norm: Number
+) -> jax.Array:
     """Variance of the sum of the scores, if the estimate is the truth."""
-    columns = rows.rows @ sides
+    columns = rows.rows @ directions
     p = rows.model.model.probabilities(columns @ at)
-    weights = _weights(rows, sides, at, norm)
+    weights = _weights(rows, directions, at, norm)
     return jnp.sum(rows.share * p * (1 - p) * (weights * columns[:, 1]) ** 2)
 
 
-class Seen(NamedTuple):
+class ClosingInformation(NamedTuple):
     """What the release tells of the coordinates, by simulated rows."""
 
     side: jax.Array  # the deviation of a row z is ``side' z``, (p, 1)
@@ -194,13 +201,14 @@ def seen(
     clip: Number,
     mean: jax.Array,
     nodes: AtNodes,
+    *,
     relative: jax.Array,
     before: jax.Array,
     sampling: jax.Array,
     alike: jax.Array,
     factor: jax.Array,
     unexplained: float,
-) -> Seen:
+) -> ClosingInformation:
     """What the release tells, about a mean of the coordinates.
 
     Parameters
@@ -223,8 +231,8 @@ def seen(
     unexplained : float
         Share of the square of a bend that they do not explain.
     """
-    at, side = closing.at, closing.sides[:, 1:]
-    weights = _weights(rows, closing.sides, at, closing_norm(clip, mean.size))
+    at, side = closing.at, closing.directions[:, 1:]
+    weights = _weights(rows, closing.directions, at, closing_norm(clip, mean.size))
     deviation = replace(rows, rows=rows.rows @ side)
     # The records' curvature with the weights of this score, as with those of the others.
     simulated = rows.slopes(mean[None], weights)
@@ -246,12 +254,16 @@ def seen(
         return (x * (variance * of_x * of_y)[:, None]).T @ y
 
     crossed = products(before, weights, rows.rows, deviation.rows)
-    gain = jnp.linalg.solve(products(before, before, rows.rows, rows.rows), crossed)
+    scores = products(before, before, rows.rows, rows.rows)
+    ridge = _RIDGE * jnp.trace(scores) + _TINY
+    gain = jnp.linalg.solve(scores + ridge * jnp.eye(len(scores)), crossed)
     whole = products(weights, weights, deviation.rows, deviation.rows)
-    # Where nothing is clipped it is a score like those before, and tells nothing more.
+    # Where nothing is clipped it is a sum of the scores before.
     rest = whole - (1 - _DISTINCT) * crossed.T @ gain
     shared = sampling @ gain
     sampled = gain.T @ shared + factor * rest
-    spread = closing.noise + jnp.diag(missed) + (1 + closing.subsampled) * sampled
+    spread = closing.noise + _LEAST + jnp.diag(missed) + (1 + closing.subsampled) * sampled
     bends = rows.bends(mean[None], nodes, alike * factor * weights)
-    return Seen(side, closing.score + line - alike * bend, slope, bends, spread, shared)
+    return ClosingInformation(
+        side, closing.score + line - alike * bend, slope, bends, spread, shared
+    )

@@ -36,7 +36,7 @@ from skdpbayes.models.protocols import Number
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.solvers import closing as closings
 from skdpbayes.solvers.averages import Averages, average, doubted
-from skdpbayes.solvers.closing import Closing, Seen
+from skdpbayes.solvers.closing import Closing, ClosingInformation
 from skdpbayes.solvers.normal_posterior import (
     REACH,
     Under,
@@ -301,7 +301,7 @@ def bent(
     spread: jax.Array,
     score: jax.Array,
     mean: jax.Array,
-    closing: Seen | None = None,
+    closing: ClosingInformation | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Information and linear term of a normal approximation where scores bend.
 
@@ -321,7 +321,7 @@ def bent(
     score : array of shape (P,)
         The average score over its expectation.
     mean : array of shape (P,)
-    closing : Seen, optional
+    closing : ClosingInformation, optional
         The last score, of the scale.
     """
     # Where the released curvature is far below that of the rows, the change alone would be larger.
@@ -432,12 +432,12 @@ def found_with(
             clip,
             mean,
             nodes,
-            relative(h, _power(whole, -0.5)),
-            share @ weights,
-            sampling,
-            like.alike,
-            like.factor,
-            1 - _BENT,
+            relative=relative(h, _power(whole, -0.5)),
+            before=share @ weights,
+            sampling=sampling,
+            alike=like.alike,
+            factor=like.factor,
+            unexplained=1 - _BENT,
         )
         return bent(*how, last)
 

@@ -322,7 +322,7 @@ def test_sites_of_a_model_of_ones_own_are_named_by_dims():
     named = rows.summary(dims={"weights": ["c"]}, coords={"c": ["a", "b"]})
     assert list(named.index) == ["weights[a]", "weights[b]"]
 
-    with pytest.raises(ValueError, match="name them by linear="):
+    with pytest.raises(ValueError, match="exponentiate is for"):
         fitted.summary(exponentiate=True)
 
     def plated(x):

@@ -264,7 +264,7 @@ def test_a_verdict_says_what_was_computed(told, spent):
     both = verify_statement(statement(spent, ledger=ledger))
     total = f"(epsilon {rounded(ledger.spent_epsilon)}, delta 1e-05)"
     assert both.follows and ledger.spent_epsilon > 1.2 * spent.epsilon
-    assert both.claim.endswith(f"; all 2 charges of its ledger together: {total}")
+    assert both.claim.endswith(f"; all charges of its ledger (2) together: {total}")
     assert "ledger" not in verify_statement(statement(spent)).claim
     void = verify_statement(statement(sampled(voided_by=("a\nThe statement follows.",))))
     assert void.claim == "no guarantee"

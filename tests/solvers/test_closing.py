@@ -17,6 +17,7 @@ from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.solvers.closing import Closing, closing_norm, closing_round, seen
 from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.opened import Opened
+from skdpbayes.solvers.simulated_rows import bent
 
 RNG = np.random.default_rng(0)
 P, N, CLIP = 4, 5000, 1.2
@@ -78,7 +79,9 @@ def test_it_is_the_score_of_the_scale_no_longer_than_its_norm(rows):
     assert float((columns[:, 1] ** 2).mean()) == pytest.approx(1, abs=0.02)
     X = np.column_stack([RNG.normal(size=(50, P - 1)) * 2, np.ones(50)]).astype(np.float32)
     deviation, p, weight = columns_and_weights(X, sides, at)
-    norm = float(closing.blocks(None)["closing"].clipping_norm)
+    block = closing.blocks(None)["closing"]
+    norm, together = float(block.clipping_norm), block.together
+    assert (norm, together) == (pytest.approx(CLIP**2 / P), "score")
     longest = np.linalg.norm(X, axis=1).max()
     assert longest < 9  # no row loses weight for its length
     assert 5 < np.sum(weight < 1) < 45
@@ -96,11 +99,9 @@ def test_it_is_the_score_of_the_scale_no_longer_than_its_norm(rows):
     assert not np.any(one(null)["closing"])
 
 
-def closed(rows, score, noise=1.0):
-    sides, at = round_of(rows).point(None, None)
-    return Closing(
-        sides.astype(float), at.astype(float), jnp.atleast_1d(score), jnp.asarray(noise), 0.0
-    )
+def closed(rows, score, noise=1.0, subsampled=0.0):
+    sides, at = (own.astype(float) for own in round_of(rows).point(None, None))
+    return Closing(sides, at, jnp.atleast_1d(score), jnp.asarray(noise), subsampled)
 
 
 def expected(rows, truth):
@@ -112,12 +113,17 @@ def expected(rows, truth):
     return float(np.sum(float(rows.share) * weight * (true - p) * deviation))
 
 
-def told(rows, closing, mean, covariance=1e-10, sampling=None, alike=1.0):
+def told(rows, closing, mean, covariance=1e-10, sampling=None, alike=1.0, unexplained=0.25):
     nodes = rows.at_nodes(mean[None], covariance * jnp.eye(P))
-    before = rows.weights(mean[None], CLIP)
-    sampling = jnp.eye(P) if sampling is None else sampling
-    how = (jnp.eye(P), before, sampling, jnp.asarray(alike), jnp.ones(()), 0.25)
-    return jax.jit(lambda c: seen(c, rows, CLIP, mean, nodes, *how))(closing)
+    how = {
+        "relative": jnp.eye(P),
+        "before": rows.weights(mean[None], CLIP),
+        "sampling": jnp.eye(P) if sampling is None else sampling,
+        "alike": jnp.asarray(alike),
+        "factor": jnp.ones(()),
+        "unexplained": unexplained,
+    }
+    return jax.jit(lambda c: seen(c, rows, CLIP, mean, nodes, **how))(closing)
 
 
 def test_rows_expect_it_and_its_slope(rows):
@@ -136,6 +142,53 @@ def test_rows_expect_it_and_its_slope(rows):
     # Where rows are not believed, the score is taken for linear, and its distance for doubt.
     plain = told(rows, closed(rows, 0.0), truth, alike=0.0)
     assert float(plain.spread[0, 0]) > float(found.spread[0, 0]) + 100
+    # Far away it bends, and a part of that is doubted.
+    far = [told(rows, closed(rows, 0.0), 2 * truth, unexplained=own) for own in (0.0, 0.25)]
+    line = float((far[0].side.T @ far[0].slope @ (THETA - 2 * truth))[0])
+    bend = float(line - far[0].score[0])
+    assert abs(bend) > 20
+    doubt = float((far[1].spread - far[0].spread)[0, 0])
+    assert doubt == pytest.approx(0.25 * bend**2, rel=1e-3)
+
+
+def test_it_bends_as_the_scores_before_do(rows):
+    """Mean slope and curvature of the log likelihood of both, over draws of the parameters."""
+    mean, spread, variance = 0.6 * THETA, 4e3 * jnp.eye(P), 0.4**2
+    weights, asked = rows.weights(jnp.zeros((1, P)), CLIP), rows.probabilities(jnp.zeros((1, P)))
+    closing = closed(rows, 1.3 * expected(rows, mean), 20.0)
+    info = told(rows, closing, mean, variance, sampling=jnp.zeros((P, P)), unexplained=0.0)
+    nodes = rows.at_nodes(mean[None], variance * jnp.eye(P))
+    deviation, norm = rows.rows @ info.side, closing_norm(CLIP, P)
+    sides, at = closing.directions, closing.at
+    own = columns_and_weights(np.asarray(rows.records["x"]), sides, at)[2]
+    aimed = rows.probabilities((sides @ at)[None])
+    observed = jnp.append(
+        1.2 * rows.scores(weights[None], asked[None], nodes.mean)[0], closing.score
+    )
+
+    def log_likelihood(theta):
+        p = rows.probabilities(theta[None])
+        last = jnp.sum(rows.share * own * (p - aimed)[:, 0] * deviation[:, 0])
+        missed = observed - jnp.append(rows.scores(weights[None], asked[None], p)[0], last)
+        return -jnp.sum(missed[:P] ** 2) / 4e3 / 2 - missed[P] ** 2 / info.spread[0, 0] / 2
+
+    half = np.random.default_rng(0).normal(size=(1000, P)) * variance**0.5
+    draws = mean + np.concatenate([half, -half])
+    slope = jnp.mean(jax.lax.map(jax.grad(log_likelihood), draws, batch_size=500), axis=0)
+    turn = -jnp.mean(jax.lax.map(jax.hessian(log_likelihood), draws, batch_size=500), axis=0)
+    score = observed[:P] - rows.scores(weights[None], asked[None], nodes.mean)[0]
+    bends, h = rows.bends(mean[None], nodes, weights), rows.slopes(mean[None], weights)
+
+    def errors(told):
+        how = (bends, variance * jnp.eye(P), h, spread, score, mean, told)
+        information, linear = jax.jit(bent)(*how)
+        found = linear - information @ mean
+        return np.linalg.norm(information - turn), np.linalg.norm(found - slope)
+
+    straight = info._replace(bends=rows.bends(mean[None], nodes, 0 * weights))
+    (curvature, gradient), (worse, wrong) = errors(info), errors(straight)
+    assert norm < 1 and curvature < 0.1 * np.linalg.norm(turn) and curvature < 0.6 * worse
+    assert gradient < 0.1 * np.linalg.norm(slope) and gradient < 0.6 * wrong
 
 
 def test_its_sampling_error_is_shared_with_the_scores_before(rows):
@@ -150,6 +203,13 @@ def test_its_sampling_error_is_shared_with_the_scores_before(rows):
     found = told(rows, closed(rows, expected(rows, truth), 0.0), truth, sampling=exact[:P, :P])
     np.testing.assert_allclose(found.shared[:, 0], exact[:P, P], rtol=1e-3, atol=1e-2)
     assert float(found.spread[0, 0]) == pytest.approx(exact[P, P], rel=0.01)
+    batches = closed(rows, expected(rows, truth), 0.0, subsampled=1.0)
+    batches = told(rows, batches, truth, sampling=exact[:P, :P])
+    assert float(batches.spread[0, 0]) == pytest.approx(2 * exact[P, P], rel=0.01)
+    np.testing.assert_array_equal(batches.shared, found.shared)
+    # Without any noise there is one solution.
+    never = told(rows, Closing.none(P)._replace(noise=jnp.zeros(())), truth)
+    assert float(never.spread[0, 0]) > 0
     assert np.linalg.eigvalsh(exact).min() > 0
     assert 0.2 < exact[:P, P] @ np.linalg.solve(exact[:P, :P], exact[:P, P]) / exact[P, P] < 1
 
@@ -184,11 +244,15 @@ def test_public_facts_decide_which_fits_have_one():
     assert closes_at(logistic(max_rows_per_person=3)) == 200
     add_remove = {"adjacency": "add_remove", "sampling_rate": 1.0}
     assert closes_at(logistic(**add_remove), n=None) == 200
+    assert closes_at(logistic(n_steps=31)) == 29 and closes_at(logistic(), n=10**7) is None
+    # A clipping norm of a user's leaves that of the scale within bounds.
+    assert [float(closing_norm(clip, 4)) for clip in (0.1, 1.5, 10)] == [0.25, 0.5625, 2.25]
     for other in (
         logistic(epsilon=np.inf),
         logistic(classes=[0, 1, 2]),
         logistic(fit_intercept=False),
-        logistic(n_steps=29),
+        logistic(n_steps=30),
+        logistic(sampling_rate=0.5),
         logistic(solver="sgld"),
         DPHierarchicalLogisticRegression([0, 1, 2], classes=[0, 1]),
     ):
@@ -214,6 +278,11 @@ def test_the_scale_of_large_coefficients_is_better_known():
             model.fit(X, y)
     solver, own, state = states[0]
     assert float(state.closing.noise) < 1e6 and np.all(np.asarray(state.closing.at) != 0)
+    assert float(solver.quiet(state).closing.noise) == 0
+    # Where the next score would be asked for: at smaller logits than the estimate.
+    point, asked = state.closing.point, np.asarray(solver._view(own, state).point)
+    np.testing.assert_allclose(point, asked, rtol=1e-4, atol=1e-4)
+    assert np.linalg.norm(asked - np.asarray(state.theta)) > 0.01
     without = found(replace(solver, closes_at=None), own, state._replace(closing=None))
     closed = found(solver, own, state)
     unit = np.asarray(closed.mean) / np.linalg.norm(closed.mean)

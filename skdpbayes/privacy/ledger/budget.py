@@ -186,7 +186,7 @@ class PrivacyLedger:
         ):
             if given != own:
                 together = ""
-                if name == "unit":
+                if name == "unit" and own != "person":
                     together = (
                         " One budget over several tables or kinds of model is that of persons: "
                         "PrivacyLedger(unit='person'), and fits with max_rows_per_person (1 where "
