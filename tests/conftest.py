@@ -257,7 +257,7 @@ def no_compiled_programs(compiled_quickly):
 
 # bytes of a test process above which compiled programs are dropped
 _MOST_AFTER_A_MODULE = 1.5 * 2**30
-_MOST_WITHIN_A_MODULE = 1.75 * 2**30
+_MOST_WITHIN_A_MODULE = 1.65 * 2**30
 
 
 @pytest.hookimpl(trylast=True)  # after fixtures
