@@ -115,7 +115,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         which 65536 rows are expected; for "dpvi" 4096 rows, or 16 passes over X in all rounds
         together if that is more.
     n_steps : int, default=None
-        Number of rounds. None: 500 ("dpvi"), 202 ("na-dpvi"; fewer, at least 21, for large tables;
+        Number of rounds. None: 500 ("dpvi"), 202 ("na-dpvi"; fewer, at least 22, for large tables;
         one less with more classes), 2001 ("sgld") or 11 ("vips"; 16 without noise). "vips" takes at
         most 16, and 1 is enough if rows are nearly normal.
     learning_rate : float, default=None

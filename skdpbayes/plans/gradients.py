@@ -58,7 +58,7 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 
 
 _WHITENING = 0.05  # budget share of the second moments that whiten rows
-_CLOSING, _LEAST_CLOSED = 0.07, 30  # budget share of the logits' scale; least number of rounds
+_CLOSING, _LEAST_CLOSED = 0.07, 15  # budget share of the logits' scale; least number of rounds
 _LEAST_ROUNDS = 20
 _COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of one record, at least
 _EDGE, _RESOLVED = 0.3, 0.6  # see `rescaling_shares`
@@ -220,8 +220,8 @@ def plan_na_dpvi(
     every = settings.defaults.curvature_every
     persons = None if n is None or settings.most_rows == 1 else np.float32(n)
     solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every), persons)
-    if closes:
-        solver = replace(solver, closes_at=np.int32(n_steps))
+    if may_close:  # at a round, or at none, in the same program
+        solver = replace(solver, closes_at=np.int32(n_steps if closes else -1))
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm), "score")
 
 

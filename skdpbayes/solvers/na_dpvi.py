@@ -166,7 +166,8 @@ class NADPVI:
         Shrinkage of the logits at which scores are released, per unit of their posterior variance
         (`InCoordinates.with_shrunk_logits`), where rows are simulated.
     closes_at : int, optional
-        Round, the last, that releases the score of the logits' scale (`closing`); None: none does.
+        Round, the last, that releases the score of the logits' scale (`closing`); negative: none
+        does. None: nor is there such a score.
     """
 
     clipping_norm: Number
