@@ -167,7 +167,7 @@ class NADPVI:
         (`InCoordinates.with_shrunk_logits`), where rows are simulated.
     closes_at : int, optional
         Round, the last, that releases the score of the logits' scale (`closing`); negative: none
-        does. None: nor is there such a score.
+        does. None, or without simulated rows: nor is there such a score.
     """
 
     clipping_norm: Number
@@ -191,7 +191,7 @@ class NADPVI:
                 theta.size, foreseen=self.simulated is not None, scores=knows_responses(model)
             ),
             curvature=jnp.zeros((theta.size, theta.size)),
-            closing=None if self.closes_at is None else Closing.none(theta.size),
+            closing=Closing.none(theta.size) if self._may_close else None,
         )
         return _informed(model, state, self.clipping_norm)
 
@@ -199,7 +199,11 @@ class NADPVI:
         """Index of the kind of round: curvature first, and more often while it changes much."""
         early = (step < self.curvature_every) & (step % 3 == 0)
         kind = ((step % self.curvature_every == 0) | early).astype(jnp.int32)
-        return kind if self.closes_at is None else jnp.where(step == self.closes_at, 2, kind)
+        return jnp.where(step == self.closes_at, 2, kind) if self._may_close else kind
+
+    @property
+    def _may_close(self) -> bool:
+        return self.closes_at is not None and self.simulated is not None
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[TraceState], ...]:
         """A score round, a curvature round, and the one that closes the run."""
@@ -299,7 +303,7 @@ class NADPVI:
         if isinstance(model, HasInformation):
             return (asked,)
         last: tuple[Round[TraceState], ...] = ()
-        if self.closes_at is not None:
+        if self._may_close:
             assert isinstance(model, InCoordinates) and self.simulated is not None
             closing = closing_round(
                 model,

@@ -18,6 +18,7 @@ from numpyro.distributions import biject_to
 _N = 41
 _SINGLE = 12  # smallest counts that stand for themselves alone
 _NEGLIGIBLE = 1e-9
+_HARDLY = 1e-3  # probability of an interval about the least count
 _FIRST, _LAST = 0.002, 0.86  # quantiles between which censored responses are told apart
 # Steps that are short in the middle and reach far into the tails.
 _STEPS = np.linspace(-6, 6, _N)
@@ -146,7 +147,7 @@ def points(law: Any) -> tuple[jax.Array, jax.Array]:
         return jax.lax.stop_gradient((y, jax.nn.softmax(log)))
     centre, spread = _centre_and_spread(law)
     if _counts(law.support):
-        y, log_step = _counted(law.support, centre, spread)
+        y, log_step = _counted(law, centre, spread)
     else:
         free, log_step = centre + spread * np.sinh(_STEPS), jnp.asarray(np.log(np.cosh(_STEPS)))
         transform = biject_to(law.support)
@@ -175,23 +176,24 @@ def _centre_and_spread(law):
     return centre, jnp.sqrt(variance) * jnp.exp(-transform.log_abs_det_jacobian(centre, mean))
 
 
-def _counted(support, centre, spread):
+def _counted(law, centre, spread):
     """Whole numbers, and the logarithm of how many each stands for.
 
-    All from the least one on if these suffice; equally spaced ones if the least is far away; else
-    the smallest ones, and the middles of intervals that grow in proportion.
+    All from the least one on if these suffice; equally spaced ones if the least has hardly any
+    probability; else the smallest ones, and the middles of intervals that grow in proportion.
     """
-    least = support.lower_bound
+    least = law.support.lower_bound
     all_ = least + jnp.arange(_N)
     step = jnp.maximum(jnp.ceil(12 * spread / _N), 1)
-    first = jnp.floor(centre - _N // 2 * step)
+    first = jnp.maximum(jnp.floor(centre - _N // 2 * step), least)
     rest = _N - _SINGLE
     most = jnp.maximum((centre + 12 * spread - least) / _SINGLE, 2 * _N / _SINGLE)
     tail = jnp.round(_SINGLE * most ** (np.arange(rest + 1) / rest))
     ends = jnp.concatenate([jnp.arange(_SINGLE), tail])
     many = jnp.diff(ends)
     middles = least + ends[:-1] + (many - 1) // 2
-    few, even = centre + 8 * spread < least + _N, first > least
+    few = centre + 8 * spread < least + _N
+    even = step * jnp.exp(jnp.sum(law.log_prob(jnp.float32(least)))) < _HARDLY
     y = jnp.where(even, first + step * jnp.arange(_N), middles)
     return jnp.where(few, all_, y), jnp.where(few | even, 0, jnp.log(many))
 
