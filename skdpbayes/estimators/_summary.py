@@ -30,6 +30,8 @@ class Parameter(NamedTuple):
     estimate : float
     quiet : float
         Standard deviation without privacy noise; NaN if it is not known.
+    linear : bool
+        Whether it is a coefficient of a column, or the intercept.
     """
 
     variable: str
@@ -37,6 +39,7 @@ class Parameter(NamedTuple):
     draws: np.ndarray
     estimate: float
     quiet: float
+    linear: bool
 
 
 def _says_something(estimator: SummaryMixin) -> bool:
@@ -155,14 +158,12 @@ class SummaryMixin(ArvizMixin):
         quiet = np.array([own.quiet for own in parameters])
         estimates = np.array([own.estimate for own in parameters])
         if exponentiate:
-            sites = self._linear_sites(self._summary_draws(), linear)
             if linear is None and len(vars(self).get("classes_", ())) != 2:
                 raise ValueError(
                     "exponentiate is for logistic regression of two classes, and for the sites of "
                     "a NumPyro model that linear=(coefficients, intercept) names."
                 )
-            assert sites is not None
-            of_columns = np.array([own.variable in sites for own in parameters])
+            of_columns = np.array([own.linear for own in parameters])
             with np.errstate(over="ignore"):  # far from zero a ratio may be infinite
                 estimates[of_columns] = np.exp(estimates[of_columns])
                 ends[:, of_columns] = np.exp(ends[:, of_columns])
@@ -195,7 +196,12 @@ class SummaryMixin(ArvizMixin):
         )
         means = {name: vars(self)[f"{name}_"] for name in self._estimated}
         if scaling is not None:
-            sites, slopes, offsets = self._checked(scaling, sites)
+            if sites is None:
+                raise ValueError(
+                    f"{type(self).__name__} has no coefficients of columns, which `scaling` "
+                    "converts (sites of a NumPyro model are named by `linear`)."
+                )
+            slopes, offsets = self._checked(scaling)
             coef, intercept = sites
             all_draws = _of_columns(all_draws, sites, slopes, offsets)
             if means:
@@ -218,6 +224,7 @@ class SummaryMixin(ArvizMixin):
                     draws[(slice(None), *place)],
                     float(estimates[place]),
                     float(without[place]),
+                    sites is not None and name in sites,
                 )
 
     def _linear_sites(
@@ -235,15 +242,8 @@ class SummaryMixin(ArvizMixin):
             )
         return coef, intercept
 
-    def _checked(
-        self, scaling: tuple[ArrayLike, ArrayLike], sites: tuple[str, str] | None
-    ) -> tuple[tuple[str, str], np.ndarray, np.ndarray]:
-        """Sites that are converted, and slopes and offsets as arrays."""
-        if sites is None:
-            raise ValueError(
-                f"{type(self).__name__} has no coefficients of columns, which `scaling` converts "
-                "(sites of a NumPyro model are named by `linear`)."
-            )
+    def _checked(self, scaling: tuple[ArrayLike, ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes and offsets as arrays."""
         slopes, offsets = (np.asarray(own, np.float64) for own in scaling)
         shape = (vars(self)["n_features_in_"],)
         if slopes.shape != shape or offsets.shape != shape:
@@ -251,7 +251,7 @@ class SummaryMixin(ArvizMixin):
                 f"scaling must be a pair of arrays of shape {shape}, got shapes {slopes.shape} and "
                 f"{offsets.shape}."
             )
-        return sites, slopes, offsets
+        return slopes, offsets
 
     def _columns(
         self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None

@@ -85,12 +85,13 @@ class Expected:
         self, params: Params, norm: Number, longest: ArrayLike | None = None
     ) -> jax.Array:
         """Sum of weighted curvatures, each clipped to `longest`, (P, P)."""
-        p = self.probabilities(params)
-        weight = _slopes(p, _squares(p)) * self.weights(params, norm)[:, None, None]
+        weights = self.weights(params, norm)
         if longest is not None:
-            length = jnp.sqrt(jnp.sum(weight**2, (1, 2))) * jnp.sum(self.rows**2, axis=1)
-            weight = weight * jnp.minimum(1, longest / length)[:, None, None]
-        return _sum(self.rows, weight * self.share[..., None, None])
+            p = self.probabilities(params)
+            slope = jnp.sqrt(jnp.sum(_slopes(p, _squares(p)) ** 2, (1, 2)))
+            length = weights * slope * jnp.sum(self.rows**2, axis=1)
+            weights = weights * jnp.minimum(1, longest / length)
+        return self.slopes(params, weights)
 
     def slopes(self, params: Params, weights: jax.Array) -> jax.Array:
         """Sum of curvatures with weights of shape (n,), (P, P)."""

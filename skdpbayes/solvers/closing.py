@@ -166,8 +166,8 @@ def _weight(
     return jnp.minimum(weight, two.largest_weight(record))
 
 
-def _weights(rows: Expected, directions: jax.Array, at: jax.Array, norm: Number) -> jax.Array:
-    """Weights of simulated rows, (n,)."""
+def weights_of(rows: Expected, directions: jax.Array, at: jax.Array, norm: Number) -> jax.Array:
+    """Weights of simulated rows in the score, (n,)."""
     two = _in_two(rows.model, directions)
     return jax.vmap(lambda record, own: _weight(two, at, record, own, norm))(
         rows.records, rows.rows @ directions
@@ -180,7 +180,7 @@ def _expected_variance(
     """Variance of the sum of the scores, if the estimate is the truth."""
     columns = rows.rows @ directions
     p = rows.model.model.probabilities(columns @ at)
-    weights = _weights(rows, directions, at, norm)
+    weights = weights_of(rows, directions, at, norm)
     return jnp.sum(rows.share * p * (1 - p) * (weights * columns[:, 1]) ** 2)
 
 
@@ -198,7 +198,7 @@ class ClosingInformation(NamedTuple):
 def seen(
     closing: Closing,
     rows: Expected,
-    clip: Number,
+    weights: jax.Array,
     mean: jax.Array,
     nodes: AtNodes,
     *,
@@ -215,8 +215,8 @@ def seen(
     ----------
     closing : Closing
     rows : Expected
-    clip : float
-        Clipping norm of a score.
+    weights : array of shape (n,)
+        `weights_of` the rows.
     mean : array of shape (p,)
     nodes : AtNodes
         About the mean.
@@ -231,8 +231,7 @@ def seen(
     unexplained : float
         Share of the square of a bend that they do not explain.
     """
-    at, side = closing.at, closing.directions[:, 1:]
-    weights = _weights(rows, closing.directions, at, closing_norm(clip, mean.size))
+    side = closing.directions[:, 1:]
     deviation = replace(rows, rows=rows.rows @ side)
     # The records' curvature with the weights of this score, as with those of the others.
     simulated = rows.slopes(mean[None], weights)

@@ -381,6 +381,9 @@ def found_with(
     seen_variances = foreseen.variances.clip(1e-9)
     alone = relative(start.curvature, _power(foreseen.whole, -0.5))
     reported_alone = relative(start.reported_curvature, like.units)
+    if closing is not None:
+        norm = closings.closing_norm(clip, start.mean.size)
+        last_weights = closings.weights_of(rows, closing.directions, closing.at, norm)
 
     def learnt(
         mean: jax.Array, covariance: jax.Array, *, reported: bool = False
@@ -429,7 +432,7 @@ def found_with(
         last = closings.seen(
             closing,
             rows,
-            clip,
+            last_weights,
             mean,
             nodes,
             relative=relative(h, _power(whole, -0.5)),

@@ -14,7 +14,7 @@ from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.standard_rows import standard_rows
 from skdpbayes.models.whitened import InCoordinates
-from skdpbayes.solvers.closing import Closing, closing_norm, closing_round, seen
+from skdpbayes.solvers.closing import Closing, closing_norm, closing_round, seen, weights_of
 from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.opened import Opened
 from skdpbayes.solvers.simulated_rows import bent
@@ -123,7 +123,14 @@ def told(rows, closing, mean, covariance=1e-10, sampling=None, alike=1.0, unexpl
         "factor": jnp.ones(()),
         "unexplained": unexplained,
     }
-    return jax.jit(lambda c: seen(c, rows, CLIP, mean, nodes, **how))(closing)
+    norm = closing_norm(CLIP, P)
+
+    @jax.jit
+    def of(closing):
+        weights = weights_of(rows, closing.directions, closing.at, norm)
+        return seen(closing, rows, weights, mean, nodes, **how)
+
+    return of(closing)
 
 
 def test_rows_expect_it_and_its_slope(rows):
