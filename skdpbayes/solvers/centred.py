@@ -134,7 +134,8 @@ class CentredRelease:
         norm, most = jnp.asarray(self.clipping_norm, jnp.float32), mechanism.most_rows
         limit = self.clipping_norm / model.n_statistics**0.5  # of an entry of a row
         # Without noise nothing is clipped: about a mean, entries are as long as the whole range.
-        short = jnp.where(jnp.asarray(mechanism.sigmas)[0] > 0, jnp.float32(SHORTER), 2)
+        clips = jnp.asarray(mechanism.sigmas)[0] > 0
+        short = jnp.where(clips, jnp.float32(SHORTER), 2)
 
         def means(record: Record) -> Mapping[str, Contribution]:
             return {"mean": model.statistic(record), "count": model.known(record)[None]}
@@ -187,7 +188,8 @@ class CentredRelease:
             square, chance = (total - before) ** 2, variance + before_variance
             # Where some entries contradict, rows are alike, and less is chance in the others.
             all_ = jnp.mean(square / chance.clip(_TINY)) / _CONTRADICTS
-            doubtful = variance + (square - _CONTRADICTS / all_.clip(1) * chance).clip(0)
+            excess = (square - _CONTRADICTS / all_.clip(1) * chance).clip(0)
+            doubtful = variance + clips * excess
             share = doubtful / (doubtful + before_variance).clip(_TINY)
             return state._replace(
                 total=total + share * (before - total),

@@ -151,6 +151,18 @@ def test_rows_that_are_alike_bias_no_estimate(alike):
         assert np.all(contradiction < 2.5) and second.min() < 0.0006
 
 
+def test_without_noise_no_contradiction_counts():
+    """Persons with many rows differ from others, so that the mean over persons is another one."""
+    rng, n = np.random.default_rng(0), 3000
+    each = rng.integers(1, 7, n)
+    owner = np.repeat(np.arange(n), each)
+    x = rng.random((len(owner), 1)) < np.where(each > 3, 0.6, 0.2)[owner, None]
+    model = DPBetaBernoulli(np.inf, max_rows_per_person=6, random_state=0).fit(x, groups=owner)
+    assert model.diagnostics_["contradiction"][0] > 10
+    exact = (x.sum() + 1) / (len(x) + 2)
+    assert model.posterior_.mean[0] == pytest.approx(exact, abs=1e-4)
+
+
 def test_a_centre_that_would_be_noise_is_not_released():
     """Then one release of whole sums tells more; and where sums about a centre have its noise."""
     how, few = dict(max_rows_per_person=9), dict(max_rows_per_person=2)
