@@ -392,7 +392,7 @@ def _last_step_has(name):
 
 
 def _telling(name):
-    """Method of `Pipeline` whose encoders tell of cells without a declared category."""
+    """Method of `Pipeline` whose steps tell of cells that are not as declared."""
 
     @functools.wraps(getattr(Pipeline, name))
     def method(self, X, *arguments, **named):
@@ -402,7 +402,8 @@ def _telling(name):
     # Scikit-learn's own text refers to pages of its guide.
     method.__doc__ = f"""As `{name}` of `sklearn.pipeline.Pipeline`.
 
-    It warns of cells without a declared category, since rows to predict are not protected.
+    It warns of cells beyond declared bounds or without a declared category, since rows to predict
+    are not protected.
     """
     return _last_step_has(name)(method)
 
@@ -411,7 +412,7 @@ class PrivatePipeline(Pipeline):
     """A pipeline that refuses to be fitted if a step leaks, and says what all of them spend.
 
     It is `sklearn.pipeline.Pipeline` with `check_pipeline` before every fit. When it predicts, it
-    warns of cells whose categories were not declared: rows to predict are not protected.
+    warns of cells that are not as declared: rows to predict are not protected.
 
     Parameters
     ----------

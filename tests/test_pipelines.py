@@ -185,9 +185,13 @@ def encoded():
         lambda model, rows: model.sample_posterior_predictive(rows, 2),
     ],
 )
-def test_unknown_categories_of_rows_to_predict_are_told(encoded, call):
+def test_undeclared_cells_of_rows_to_predict_are_told(encoded, call):
     known, unknown = WARDS.iloc[:2], WARDS.iloc[:6]
     call(encoded, known)  # warnings are errors
+    call(encoded, known.assign(age=[0.0, 100.0]))  # within the bounds
+    for ages in ([101.0, 5.0], [5.0, -0.1]):
+        with pytest.warns(UserWarning, match="beyond the declared bounds: 1 in 'age'"):
+            call(encoded, known.assign(age=ages))
     with pytest.warns(UserWarning) as caught:
         call(encoded, unknown)
     told = [str(own.message) for own in caught]
@@ -197,9 +201,9 @@ def test_unknown_categories_of_rows_to_predict_are_told(encoded, call):
     assert {own.filename for own in caught if "category" in str(own.message)} & {__file__}
 
 
-def test_unknown_categories_of_training_rows_are_not_told(encoded):
+def test_undeclared_cells_of_training_rows_are_not_told(encoded):
     """Neither in a fit nor in a step that is used by itself."""
-    clone(encoded).fit(WARDS, Y)
+    clone(encoded).fit(WARDS.assign(age=400.0), Y)
     assert np.isnan(encoded[:-1].transform(WARDS)[2]).any()
     with pytest.warns(UserWarning):
         encoded.predict(WARDS)

@@ -59,6 +59,7 @@ def read_csv(
         UTF-8. The first line is the header, which is public. Other columns than the schema's are
         left out.
     schema : Schema
+        For rows to predict, whose file has no outcome: ``schema.select(schema.names)``.
     delimiter : str, default=","
     groups : str, default=None
         Name of a column that is not in the schema, and names the person of each row.
@@ -115,7 +116,8 @@ def csv_cells(
         wrong = [f"it lacks {missing}"] * bool(missing) + [f"it repeats {twice}"] * bool(twice)
         raise ValueError(
             "The header must name each column of the schema, and that of groups, once, but "
-            f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}."
+            f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}. Rows to "
+            "predict, without an outcome, are read with schema.select(schema.names)."
         )
     places = [header.index(name) for name in names]
     while True:

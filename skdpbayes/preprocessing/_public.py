@@ -42,7 +42,7 @@ _TELLING: ContextVar[bool] = ContextVar("telling", default=False)
 
 @contextmanager
 def rows_to_predict() -> Iterator[None]:
-    """Rows of this context are not protected: encoders tell of cells without a category."""
+    """Rows of this context are not protected: steps tell of cells that are not as declared."""
     token = _TELLING.set(True)
     try:
         yield
@@ -166,7 +166,8 @@ class NormClipper(OneToOneFeatureMixin, _Public):
 class BoundedScaler(OneToOneFeatureMixin, _Public):
     """Map public bounds of each column to a common range; values outside are clipped.
 
-    It is `sklearn.preprocessing.MinMaxScaler` with declared bounds instead of learned ones.
+    It is `sklearn.preprocessing.MinMaxScaler` with declared bounds instead of learned ones. A
+    `PrivatePipeline` warns of values outside when it predicts.
 
     Parameters
     ----------
@@ -263,6 +264,13 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
             values = self._numeric(X, reset=False).astype(np.float64)
         low, high, start, end = self._map()
         values = np.where(np.isnan(values), self._instead(), values)
+        if _TELLING.get():
+            _tell_of(
+                np.sum((values < low) | (values > high), axis=0),
+                self._names(),
+                "beyond the declared bounds",
+                "They count as the bounds.",
+            )
         with np.errstate(all="ignore"):
             return start + (np.clip(values, low, high) - low) / (high - low) * (end - start)
 
@@ -409,25 +417,15 @@ class CategoryEncoder(_Public):
                 ones[code < 0] = np.nan
             out.append(ones)
             unknown.append(int((code < 0).sum()))
-        if _TELLING.get() and any(unknown):
-            self._tell(unknown, self._dropped(lists))
+        if _TELLING.get():
+            instead = "Their columns are zeros."
+            if any(n and at >= 0 for n, at in zip(unknown, self._dropped(lists), strict=True)):
+                instead = (
+                    "Where drop leaves a category out, such a row is NaN, and predicted as a row "
+                    "of zeros: as the categories left out, whatever its other columns hold."
+                )
+            _tell_of(unknown, self._names(), "without a declared category", instead)
         return np.concatenate(out, axis=1)
-
-    def _tell(self, unknown: list[int], dropped: list[int]) -> None:
-        """Warn of cells of rows to predict that hold no declared category."""
-        known = self._names()
-        names = [f"x{j}" for j in range(len(unknown))] if known is None else known
-        counts = [f"{n} in {name!r}" for n, name in zip(unknown, names, strict=True) if n]
-        instead = "Their columns are zeros."
-        if any(n and at >= 0 for n, at in zip(unknown, dropped, strict=True)):
-            instead = (
-                "Where drop leaves a category out, such a row is NaN, and predicted as a row of "
-                "zeros: as the categories left out, whatever its other columns hold."
-            )
-        warn_user(
-            f"Rows to predict hold cells without a declared category: {', '.join(counts)}. "
-            + instead
-        )
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
         """Names of the output: column, underscore, category."""
@@ -442,6 +440,16 @@ class CategoryEncoder(_Public):
         return np.array(
             [f"{name}_{c}" for name, own in zip(names, kept, strict=True) for c in own], object
         )
+
+
+def _tell_of(
+    counts: Sequence[int] | np.ndarray, names: np.ndarray | None, what: str, instead: str
+) -> None:
+    """Warn of cells of rows to predict, by column, if there are any."""
+    own = [f"x{j}" for j in range(len(counts))] if names is None else names
+    found = [f"{n} in {str(name)!r}" for n, name in zip(counts, own, strict=True) if n]
+    if found:
+        warn_user(f"Rows to predict hold cells {what}: {', '.join(found)}. {instead}")
 
 
 def _at(place: int) -> list[int]:
