@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _MOST_CANDIDATES = 200
 _WORST = -math.inf
+_SURELY = 4.0  # standard deviations
 _NOT_FOR_ARITHMETIC = 1 - 1e-6  # share of epsilon; integer arithmetic needs far less than the rest
 
 
@@ -110,10 +111,11 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
     best_params_ : dict
         Parameters of the best model.
     best_score_ : float
-        Mean score of the rows that were scored, with noise. It is the best of the runs', so it
-        tends to be too high, unless ``n_iter=1`` allows a single run.
+        Mean score of the rows that were scored, with noise; rows that a fit would not use, such as
+        those without a label, are left out. It is the best of the runs', so it tends to be too
+        high, unless ``n_iter=1`` allows a single run.
     score_noise_std_ : float
-        Standard deviation of the privacy noise in the score of a run.
+        Standard deviation of the privacy noise in that score.
     privacy_spent_ : SelectionSpent
         Cost of the search.
 
@@ -219,15 +221,14 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
         n_persons = None if person is None else n_records
         plan = self._planned(candidates, X, y, n_records - n_test, n_persons)
         self._charge(plan)
-        for name in ("best_estimator_", "best_params_", "best_score_"):
+        for name in ("best_estimator_", "best_params_", "best_score_", "score_noise_std_"):
             self.__dict__.pop(name, None)
         self.privacy_spent_ = self._report(plan)
-        self.score_noise_std_ = plan.score_steps[0].noise_multiplier / n_test
 
         def seed() -> int | None:
             return None if self.random_state is None else int(rng.integers(2**31))
 
-        def one_run() -> tuple[float, int, Any]:
+        def one_run() -> tuple[_Score, int, Any]:
             k = int(rng.integers(len(candidates)))
             model = self._candidate(candidates[k], plan.run_epsilon, seed())
             _fit_quietly(model, X_fit, y_fit, **of_fit)
@@ -235,9 +236,11 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
             return score, -k, model
 
         runs = (one_run() for _ in range(_number_of_runs(rng, self.n_iter, self.eta)))
-        score, k, best = max(runs, key=lambda run: run[:2])  # ties go to the first candidate
+        # Ties go to the first candidate.
+        score, k, best = max(runs, key=lambda run: (run[0].value, run[1]))
         best.privacy_spent_, best.ledger = self.privacy_spent_, None
-        self.best_estimator_, self.best_params_, self.best_score_ = best, candidates[-k], score
+        self.best_estimator_, self.best_params_ = best, candidates[-k]
+        self.best_score_, self.score_noise_std_ = score
         return self
 
     def _check(self) -> list[dict[str, Any]]:
@@ -427,8 +430,12 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
         plan: _Plan,
         seed: int | None,
         groups: np.ndarray | None = None,
-    ) -> float:
-        """Mean score of the rows or persons, with noise; the worst score if it is not finite."""
+    ) -> _Score:
+        """Mean score of the usable rows, or persons; the worst one if it is not finite.
+
+        Which rows are usable does not depend on the model. Those on which it has no score count as
+        wholly wrong.
+        """
         from skdpbayes.inference import run
         from skdpbayes.intake.packing import pack_records
         from skdpbayes.mechanism.keys import fit_keys
@@ -437,15 +444,21 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.solvers.vips import one_release
 
         # Silent, since a warning could depend on single rows.
-        found = _quietly(scores, plan.scoring, fitted, X, y, plan.log_volume)
+        found = np.nan_to_num(_quietly(scores, plan.scoring, fitted, X, y, plan.log_volume))
+        found[~_quietly(_usable, self._candidate({}, self.epsilon, None), X, y)] = np.nan
         if groups is not None:
             found = means_by_person(found, groups, int(self.estimator.max_rows_per_person))
         model: Any = BoundedScore()  # no `Model`: it has no likelihood, which one release ignores
         solver: Any = one_release(model, len(found))
         spec = MechanismSpec(plan.score_steps, numerics=self.estimator.numerics)
         state, _ = run(fit_keys(seed), model, solver, spec, pack_records(x=found))
-        score = float(np.asarray(state.value)[0]) / len(found)
-        return score if math.isfinite(score) else _WORST
+        right, wrong = np.asarray(state.value, float)
+        noise = plan.score_steps[0].noise_multiplier
+        # As many as noise alone may make of none, at least: else their number would decide.
+        counted = np.clip(right + wrong, min(_SURELY * noise, len(found)), len(found))
+        score = float(right / counted)
+        std = float(noise * np.hypot(score, 1 - score) / counted)
+        return _Score(score, std) if math.isfinite(score) else _Score(_WORST, math.inf)
 
     best_estimator_: Any
 
@@ -605,6 +618,21 @@ class _Plan:
     scoring: str | Callable[..., Any]
     log_volume: float
     voided_by: tuple[str, ...]
+
+
+class _Score(NamedTuple):
+    """Private score of a run, and the standard deviation of its noise."""
+
+    value: float
+    noise_std: float
+
+
+def _usable(model: Any, X: Any, y: Any) -> np.ndarray:
+    """Mask of the rows that a fit would use."""
+    records = model._reader().read(model, X, y).pack()
+    usable, places = records.usable, records.places
+    assert usable is not None
+    return np.asarray(usable if places is None else usable[places], bool)
 
 
 def _quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

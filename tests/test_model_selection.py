@@ -33,6 +33,7 @@ from skdpbayes.estimators._base import SEEDED
 from skdpbayes.facts import Shape
 from skdpbayes.intake import scores as _scoring
 from skdpbayes.model_selection import DPRandomizedSearchCV
+from skdpbayes.models.moments import BoundedScore
 from skdpbayes.pipelines import check_pipeline, search_spent
 from skdpbayes.preprocessing import BoundedScaler, DPStandardScaler
 from skdpbayes.privacy import (
@@ -153,13 +154,47 @@ def test_runs_are_what_the_bound_is_of(monkeypatch):
         one, other = ({row.tobytes() for row in part} for part in (X_fit, X_test))
         assert not one & other and one | other == rows and len(other) == 240
         assert len(steps) == 1 and steps[0].noise_multiplier >= own * (1 - 1e-9)
-        assert found.score_noise_std_ == steps[0].noise_multiplier / 240
+        noise = steps[0].noise_multiplier * np.hypot(found.best_score_, 1 - found.best_score_)
+        assert found.score_noise_std_ == pytest.approx(noise / 240, rel=0.3)
 
 
 def test_scores_have_the_noise_that_is_accounted_for():
     found = search().fit(X, Y)
-    scores = [found._private_score(found.best_estimator_, X, Y, PLAN, seed) for seed in range(150)]
-    assert 1200 * np.std(scores) == pytest.approx(30, rel=0.25)
+    scores = [
+        found._private_score(found.best_estimator_, X, Y, PLAN, seed).value for seed in range(150)
+    ]
+    told = found._private_score(found.best_estimator_, X, Y, PLAN, 0).noise_std
+    mean = np.mean(scores)
+    assert 1200 * np.std(scores) == pytest.approx(30 * np.hypot(mean, 1 - mean), rel=0.25)
+    assert 1200 * told == pytest.approx(30 * np.hypot(mean, 1 - mean), rel=0.25)
+
+
+def test_rows_that_a_fit_would_not_use_have_no_score(monkeypatch):
+    """Whatever the model makes of them; what has no number from the model is wrong instead."""
+    found = search(scoring="accuracy", epsilon=np.inf).fit(X, Y)
+    plan = replace(PLAN, scoring="accuracy", score_steps=(GaussianSteps(0.0, 1.0, 1),))
+    model = found.best_estimator_
+    rows, labels = X.copy(), Y.astype(float)
+    rows[:200], labels[100:400] = np.nan, 7.0
+    kept = found._private_score(model, rows, labels, plan, 0)
+    assert kept.noise_std == 0
+    expected = np.mean(model.predict(X[400:]) == Y[400:])
+    assert kept.value == pytest.approx(expected, abs=1e-6)
+    none = found._private_score(model, np.full_like(X, np.nan), Y, PLAN, 0)
+    assert abs(none.value) < 1.1  # of a hundred and twenty standard deviations of the noise
+
+    def silent(model, X, y):
+        return np.nan if X[0, 0] > 0 else 1.0
+
+    right = found._private_score(model, X, Y, replace(plan, scoring=silent), 0).value
+    assert right == pytest.approx(np.mean(X[:, 0] <= 0), abs=1e-6)
+
+
+@pytest.mark.parametrize("score", [0.0, 0.3, 1.0, np.nan, -5.0, 7.0, np.inf])
+def test_a_record_adds_at_most_one_to_the_sums_of_scores(score):
+    added = np.asarray(BoundedScore().statistic({"x": jnp.float32(score)}))
+    assert np.linalg.norm(added) <= BoundedScore().statistic_bound() == 1
+    assert added.sum() == (0 if np.isnan(score) else 1)
 
 
 def test_the_noise_of_scores_of_persons_is_over_their_number(monkeypatch):
@@ -169,7 +204,8 @@ def test_the_noise_of_scores_of_persons_is_over_their_number(monkeypatch):
     )
     model = DPBetaBernoulli(max_rows_per_person=3)
     found = DPRandomizedSearchCV(model, {}, n_iter=1).fit(X[:300] > 0, groups=np.arange(300) // 3)
-    assert found.score_noise_std_ == plans[0].score_steps[0].noise_multiplier / 20
+    noise, score = plans[0].score_steps[0].noise_multiplier, found.best_score_
+    assert found.score_noise_std_ == pytest.approx(noise * np.hypot(score, 1 - score) / 20)
     assert "one run, with epsilon" in str(found.privacy_spent_)
 
 
@@ -222,11 +258,11 @@ def test_a_score_that_is_no_number_loses(monkeypatch):
     original = model_selection._quietly
 
     def state(value):  # of a release that is not a number
-        return lambda *how, **more: (type("State", (), {"value": np.array([value])}), None)
+        return lambda *how, **more: (type("State", (), {"value": np.array([value, 1.0])}), None)
 
     found = search().fit(X, Y)
     monkeypatch.setattr("skdpbayes.inference.run", state(np.nan))
-    assert original(found._private_score, found.best_estimator_, X, Y, PLAN, 0) == -np.inf
+    assert original(found._private_score, found.best_estimator_, X, Y, PLAN, 0).value == -np.inf
 
 
 def test_a_row_on_which_a_callable_raises_changes_no_other_score():
@@ -286,7 +322,7 @@ def test_one_row_moves_the_score_by_at_most_one(monkeypatch):
     for x, label in ((X[0], Y[0]), (np.nan, 0), (1e300, 1), (-np.inf, 9)):
         rows, labels = X.copy(), Y.copy()
         rows[0], labels[0] = x, label
-        sums.append(1200 * found._private_score(found.best_estimator_, rows, labels, plan, 0))
+        sums.append(1200 * found._private_score(found.best_estimator_, rows, labels, plan, 0).value)
     assert np.isfinite(sums).all() and np.ptp(sums) <= 1.01
 
 
@@ -548,7 +584,9 @@ def test_a_fitted_search_is_the_same_however_many_runs_and_whatever_parts_there_
         vars(model).update(pickle.loads(pickle.dumps(fitted)))
 
     monkeypatch.setattr(model_selection, "_fit_quietly", fit)
-    monkeypatch.setattr(DPRandomizedSearchCV, "_private_score", lambda *rest: 0.5)
+    monkeypatch.setattr(
+        DPRandomizedSearchCV, "_private_score", lambda *rest: model_selection._Score(0.5, 0.1)
+    )
     states = []
     for runs in (1, 2, 7, 7):
         monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest, runs=runs: runs)

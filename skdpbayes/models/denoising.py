@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy import stats
-from scipy.special import gammaincinv
+from scipy.special import ndtri
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -96,19 +96,20 @@ def learnt_curvature(matrix: Any, entry_variance: Any, xp: ModuleType) -> tuple[
     return out + xp.diag(rest.clip(0)), error
 
 
-def possible_eigenvalues(values: np.ndarray, entry_variance: Any) -> np.ndarray:
-    """Plausible eigenvalues of a learnt curvature: quantiles of gamma distributions, (64, p).
+def possible_eigenvalues(values: Any, entry_variance: Any, n: int, xp: ModuleType) -> Any:
+    """Plausible eigenvalues of a noisy curvature: quantiles of gamma distributions, (n, p).
 
     An isolated eigenvalue is uncertain by the noise of one diagonal entry. Noise hides differences
     of about sqrt(p v), with v the `entry_variance`: of many eigenvalues close together, little but
     their mean is known. Where nothing is known, a shape of 2 is the prior spread of curvatures.
+    Quantiles are those of Wilson and Hilferty (1931).
     """
     p = len(values)
     near = 1 / (1 + (values[:, None] - values) ** 2 / (p * entry_variance + _TINY))
     spread = entry_variance * (1 + near.sum(axis=1))
     shape = (values**2 / (spread + _TINY)).clip(2, 1e12)
-    quantiles = (np.arange(64)[:, None] + 0.5) / 64
-    return values * gammaincinv(shape, quantiles) / shape
+    quantiles = ndtri((np.arange(n)[:, None] + 0.5) / n)
+    return values * (1 - 1 / (9 * shape) + quantiles / (3 * xp.sqrt(shape))).clip(0) ** 3
 
 
 def cautious_curvature(matrix: jax.Array, entry_variance: jax.Array) -> jax.Array:

@@ -70,15 +70,19 @@ class ColumnMoments:
 @pytree
 @dataclass(frozen=True)
 class BoundedScore:
-    """Sum of one number in [0, 1] per record, ``{"x": ()}``; two records differ by at most 1."""
+    """Sums of one number in [0, 1] per record, ``{"x": ()}``, and of what it lacks to one.
 
-    n_statistics = 1
+    So the number of records that have a score costs nothing more: both together are no longer
+    than 1.
+    """
+
+    n_statistics = 2
 
     def statistic_bound(self) -> float:
         """Largest norm of `statistic`."""
         return 1.0
 
     def statistic(self, record: Record) -> jax.Array:
-        """The number clipped to [0, 1]; zero for a NaN."""
-        x = record["x"]
-        return jnp.where(jnp.isnan(x), 0, jnp.clip(x, 0, 1))[None]
+        """``(x, 1 - x)``, x clipped to [0, 1]; zeros for a NaN."""
+        x = jnp.clip(record["x"], 0, 1)
+        return jnp.where(jnp.isnan(x), 0, jnp.stack([x, 1 - x]))

@@ -39,6 +39,7 @@ from skdpbayes.solvers.released_curvature import Curvature, curvature_round
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
 TIME_CONSTANT = 5  # rounds in which a direction settles at first
 RATE_LIMITS = (0.2, 0.1)  # full rank, mean field; see `DPVI._rates`
+_POSSIBLE = 64  # curvatures over which a posterior variance is averaged
 FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer, unless told
 _ADAM = optax.scale_by_adam()
 _TINY = float(np.finfo(np.float32).tiny)
@@ -422,7 +423,7 @@ class FullRank:
         learnt, error = learnt_curvature(matrix, variance, np)
         values, vectors = np.linalg.eigh(learnt)
         along, known = vectors.T**2 @ precision, np.maximum(values - error, 0)
-        curvatures = possible_eigenvalues(known, variance)
+        curvatures = possible_eigenvalues(known, variance, _POSSIBLE, np)
         sampling = (1 + noise.subsampling) * self.mean_weight(state.guide)
         observed = curvatures**2 / (sampling * curvatures + noise.privacy + _TINY)
         # Information that gives the mean of the posterior variance over the possible curvatures.

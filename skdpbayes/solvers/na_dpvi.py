@@ -67,7 +67,11 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
-from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
+from skdpbayes.models.denoising import (
+    cautious_curvature,
+    estimated_curvature,
+    possible_eigenvalues,
+)
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import (
     HasInformation,
@@ -116,6 +120,7 @@ _LATE = 28  # block from which on a run should have arrived: after 77% of the ro
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 _DOUBTFUL_BELOW = 0.25  # of the median eigenvalue
 _BENT = 0.3  # of what a score differs from a straight line by, the part that is not known
+_POSSIBLE = 16  # curvatures over which a posterior covariance is averaged
 _UNEQUAL = 0.5  # standard deviation of eigenvalues of the curvature, over their mean
 _ROOM = 0.7  # norm of a row of a person, over that of a lone row
 
@@ -410,14 +415,26 @@ class NADPVI:
                 model, rows, self.clipping_norm, start, state.blocks, state.known, state.closing
             )
         unclear = _look(model, state).unclear
+
+        def reported(h: jax.Array) -> tuple[jax.Array, jax.Array]:
+            """Information and covariance, if this were the curvature."""
+            learnt = _learnt(model, state, h, unclear)
+            precision = normal_given(model, *learnt, (state.theta, state.covariance))[1]
+            return learnt[0], jnp.linalg.inv(precision)
+
         information, linear = _learnt(model, state, asked, unclear)
-        reported = _learnt(model, state, estimated, unclear)
-        likelihood = Likelihood(information, linear, reported[0])
+        if _one_response(model):
+            # Of covariances the mean counts: where an eigenvalue may be small, it is large.
+            each, covariances = jax.lax.map(reported, _possible(model, state, estimated))
+            likelihood = Likelihood(information, linear, each[0])
+            precision = jnp.linalg.inv(jnp.mean(covariances[1:], axis=0))
+            return Found(state.theta, precision, likelihood, jnp.ones(()))
+        own, covariance = reported(estimated)
+        likelihood = Likelihood(information, linear, own)
         if averages_over_scales(model):
             mean, precision = averaged_given(model, *likelihood)
             return Found(mean, precision, likelihood, jnp.ones(()))
-        precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
-        return Found(state.theta, precision, likelihood, jnp.ones(()))
+        return Found(state.theta, jnp.linalg.inv(covariance), likelihood, jnp.ones(()))
 
     def programs(self, model: Model, state: TraceState) -> Iterator[Lowered]:
         """The program of `found`, to be compiled."""
@@ -568,16 +585,24 @@ def _combined(model: Model, state: TraceState) -> Averages:
     if isinstance(model, HasWorkingPoint):
         slopes = model.mean_slopes(state.theta, blocks.point)
         bent = (state.theta - blocks.point) * (slopes - 1) @ _asked(model, state)
-        # The curvature has one error for all blocks, so that many do not average it out.
-        error, many = _curvature_error(model, state), jnp.sum(blocks.weight[:, 0] > 0)
-        moved = jnp.square(blocks.point - state.theta)
-        wrong = many * error * jax.vmap(lambda x: _shared(model, x, jnp.sum))(moved)
-        return average(over(doubted(blocks, jnp.square(_BENT * bent) + wrong), slopes))
+        doubt = jnp.square(_BENT * bent) + _wrong(model, state)
+        return average(over(doubted(blocks, doubt), slopes))
     moved = state.theta - blocks.point
     away = jnp.square(moved @ _asked(model, state))
     if isinstance(model, HasStartVariance):
         away *= jnp.minimum(1, jnp.sum(jnp.square(moved / 2), axis=1, keepdims=True))
-    return average(doubted(blocks, jax.vmap(lambda x: _shared(model, x))(away)))
+    doubt = jax.vmap(lambda x: _shared(model, x))(away)
+    if _one_response(model):
+        doubt += _wrong(model, state)
+    return average(doubted(blocks, doubt))
+
+
+def _wrong(model: Model, state: TraceState) -> jax.Array:
+    """Variance of what an error of the curvature makes of the distances of the blocks' points."""
+    # The curvature has one error for all blocks, so that many do not average it out.
+    error, many = _curvature_error(model, state), jnp.sum(state.blocks.weight[:, 0] > 0)
+    moved = jnp.square(state.blocks.point - state.theta)
+    return many * error * jax.vmap(lambda x: _shared(model, x, jnp.sum))(moved)
 
 
 def _curvature_error(model: Model, state: TraceState) -> jax.Array:
@@ -622,6 +647,23 @@ def _estimated(model: Model, state: TraceState) -> jax.Array:
     if isinstance(model, HasWorkingPoint):
         h = _less_sure(h, state.known)
     return _positive(model, h)
+
+
+def _one_response(model: Model) -> bool:
+    """Whether its responses are known, and its scores released at the estimate.
+
+    Parameters may be anything, and records may tell of some far less than of others.
+    """
+    return knows_responses(model) and not isinstance(model, HasWorkingPoint)
+
+
+def _possible(model: Model, state: TraceState, estimated: jax.Array) -> jax.Array:
+    """The estimated curvature, and others that it may be, by its noise, (1 + n, P, P)."""
+    values, vectors = jnp.linalg.eigh(estimated, symmetrize_input=False)
+    variance = state.known.variance.astype(values.dtype)
+    others = possible_eigenvalues(values.clip(0), variance, _POSSIBLE, jnp)
+    each = jnp.concatenate([values[None], others])
+    return jax.vmap(lambda own: _positive(model, (vectors * own) @ vectors.T))(each)
 
 
 def _without_doubtful(curvature: jax.Array, known: Curvature) -> jax.Array:

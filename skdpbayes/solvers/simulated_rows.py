@@ -256,11 +256,16 @@ def reported_spectrum(
 ) -> tuple[jax.Array, jax.Array]:
     """As `spectrum`, with inverses averaged, since a covariance is one.
 
-    Along the coefficients the released curvature may be many times too large.
+    Along the coefficients the released curvature may be many times too large. They are averaged
+    along the axes of the mean: of no column's direction the two are sure, where it is nearly zero
+    in both, and the inverses of the whole would be huge in two directions.
     """
     share, back = like.alike_reported, _power(simulated, -0.5)
-    inverse = share * _power(like.believed, -1.0) + (1 - share) * _power(alone, -1.0)
-    values, vectors = jnp.linalg.eigh(back @ inverse @ back)
+    _, axes = jnp.linalg.eigh(share * like.believed + (1 - share) * alone)
+    believed, other = (jnp.sum(axes * (own @ axes), axis=0) for own in (like.believed, alone))
+    least = _LEAST_EIGENVALUE * jnp.maximum(believed, other).max().clip(1)
+    inverse = share / believed.clip(least) + (1 - share) / other.clip(least)
+    values, vectors = jnp.linalg.eigh(back @ ((axes * inverse) @ axes.T) @ back)
     return 1 / values, vectors
 
 

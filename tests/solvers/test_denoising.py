@@ -122,19 +122,22 @@ def test_positive_means():
 
 
 def test_eigenvalues_that_noise_hides_are_known_by_their_mean_alone():
+    def possible(values, variance):
+        found = denoising.possible_eigenvalues(values, variance, 64, np)
+        also = denoising.possible_eigenvalues(jnp.asarray(values), variance, 64, jnp)
+        np.testing.assert_allclose(also, found, rtol=1e-4)
+        return found
+
     values = np.array([4.0] * 20 + [500.0])
-    sure = denoising.possible_eigenvalues(values, 0.0)
+    sure = possible(values, 0.0)
     np.testing.assert_allclose(sure, np.broadcast_to(values, sure.shape), rtol=1e-4)
-    seen = denoising.possible_eigenvalues(
-        values, 1.0
-    )  # the edge is at 9: noise hides differences of 4.6
+    seen = possible(values, 1.0)  # the edge is at 9: noise hides differences of 4.6
     np.testing.assert_allclose(seen.mean(axis=0), values, rtol=0.02)
-    assert seen[:, 0].std() == pytest.approx(4 / 2**0.5, rel=0.1) and seen[
-        :, -1
-    ].std() == pytest.approx(1.4, rel=0.1)
-    little = denoising.possible_eigenvalues(values, 0.05)
+    assert seen[:, 0].std() == pytest.approx(4 / 2**0.5, rel=0.1)
+    assert seen[:, -1].std() == pytest.approx(1.4, rel=0.1)
+    little = possible(values, 0.05)
     assert little[:, 0].std() == pytest.approx((21 * 0.05) ** 0.5, rel=0.1)
-    assert not denoising.possible_eigenvalues(np.zeros(3), 1.0).any()
+    assert not possible(np.zeros(3), 1.0).any()
 
 
 @pytest.mark.parametrize(("noise", "power"), [(0.0, 3), (0.1, 3), (1000.0, 1)])

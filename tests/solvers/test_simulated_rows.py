@@ -216,6 +216,18 @@ def test_reported_covariances_are_mixed_and_not_curvatures():
     assert (values > 0).all() and (values < 1e-7).all()
 
 
+def test_an_empty_column_makes_no_other_coefficient_uncertain():
+    """Both curvatures are zero along it, but for noise, in directions that differ by noise."""
+    angle = 0.03
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    alone = turn @ np.diag([1.1, 0.0]) @ turn.T
+    like = apart(np.diag([-1.0, -2.001]))  # believed: diag(1, -.001)
+    values, vectors = reported_spectrum(like, np.diag([500.0, 300.0]), alone)
+    precision = (vectors * values) @ vectors.T
+    assert precision[1, 1] < 1  # less than a prior says
+    assert precision[0, 0] == pytest.approx(500 * 1.1 / (0.25 * 1.1 + 0.75), rel=0.01)
+
+
 @pytest.mark.slow
 def test_normal_records_are_like_simulated_rows(monkeypatch):
     """The curvature that a fit foresees is the released one."""
