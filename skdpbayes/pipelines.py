@@ -650,7 +650,8 @@ class PrivatePipeline(Pipeline):
         table.attrs["units"] = "steps" if found is None else "original"
         if before:
             own = "original units" if found is not None else "units of the steps' columns"
-            table.columns.name = f"in {own}"
+            of = table.columns.name  # of ratios
+            table.columns.name = f"in {own}" if of is None else f"{of}, in {own}"
         return table
 
     @_last_step_has("to_arviz")

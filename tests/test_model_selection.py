@@ -205,7 +205,9 @@ def test_the_noise_of_scores_of_persons_is_over_their_number(monkeypatch):
     model = DPBetaBernoulli(max_rows_per_person=3)
     found = DPRandomizedSearchCV(model, {}, n_iter=1).fit(X[:300] > 0, groups=np.arange(300) // 3)
     noise, score = plans[0].score_steps[0].noise_multiplier, found.best_score_
-    assert found.score_noise_std_ == pytest.approx(noise * np.hypot(score, 1 - score) / 20)
+    of_all = noise * np.hypot(score, 1 - score) / 20
+    most = max(1, 20 / (4 * noise)) * of_all  # not below as many as noise may make of none
+    assert of_all * 0.999 <= found.score_noise_std_ <= most * 1.001
     assert "one run, with epsilon" in str(found.privacy_spent_)
 
 

@@ -523,6 +523,22 @@ def test_cells_are_held_against_the_categories_of_an_encoder():
         "1 of 5 rows name no person, and will be left out",
     )
     assert not hasattr(encoder, "n_features_in_")
+    # By a schema too, and of each step of a transformer of columns.
+    schema = Schema(
+        {
+            "ward": {"categories": ["a", "b"]},
+            "age": {"bounds": [0, 100], "missing": 50},
+            "dose": {"bounds": [0, 1]},
+        }
+    )
+    numbers = {"age": [30.0, np.nan, 200.0, 3.0, 4.0], "dose": [0.1, 0.2, 0.3, 0.4, np.nan]}
+    prepare = make_preprocessor(schema, drop="first")
+    said = check_data(table[["ward"]].assign(**numbers), estimator=prepare).findings
+    assert len(said) == 3 and said[0].startswith("1 of 5 rows have a missing")
+    assert said[1].startswith("1 of 10 values of X lie outside")
+    assert said[2].endswith(
+        "column 'ward' are not among categories, and their rows will be left out, such as 1"
+    )
     filled = Schema({"city": {"categories": ["Oslo", "other"], "missing": "other"}})
     assert not check_data(table[["city"]], estimator=CategoryEncoder(filled)).findings
     holes = np.array([[0.2], [np.nan], [0.4]])

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from skdpbayes.checks import warn_user
+
 
 class DensityScoreMixin:
     """The mean log density of rows as their score. A subclass has `score_samples`."""
@@ -17,6 +19,15 @@ class DensityScoreMixin:
         raise NotImplementedError
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean of `score_samples`."""
+        """Mean of `score_samples`; rows with NaN or infinity are left out, with a warning."""
         del y
-        return float(np.mean(self.score_samples(X)))
+        return float(np.mean(self._known_log_densities(X)))
+
+    def _known_log_densities(self, X: Any) -> np.ndarray:
+        """Log density of each row that has one."""
+        log = self.score_samples(X)
+        null = np.isnan(log)
+        if null.any() and not null.all():
+            warn_user(f"{null.sum()} of these rows hold NaN or infinity: they are left out.")
+            return log[~null]
+        return log

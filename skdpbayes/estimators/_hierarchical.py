@@ -194,6 +194,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
 
     _automatic = ("auto",)
     _positive = ("group_scale",)
+    _log_odds = ("weights", "effects")
     _dims: ClassVar = {"weights": ("group", "column"), "effects": ("column", "group_feature")}
     _fitted = (
         *ProgramEstimator._fitted,

@@ -253,6 +253,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
     _estimated = ("coef", "intercept")
     _linear = True
+    _log_odds = ("coef", "intercept")
     _farthest_prior = 0.25  # root mean square by which another prior may move linear predictors
     _fitted = (
         *PosteriorEstimator._fitted,

@@ -588,13 +588,17 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return self.fit(X, y).predict(X)
 
     def bic(self, X: Any) -> float:
-        """Bayesian information criterion of X, which is not protected; lower is better."""
-        log = self.score_samples(X)
+        """Bayesian information criterion of X, which is not protected; lower is better.
+
+        Rows with NaN or infinity are left out, with a warning.
+        """
+        log = self._known_log_densities(X)
         return float(-2 * log.sum() + self._size(self.means_.shape[1]) * math.log(len(log)))
 
     def aic(self, X: Any) -> float:
-        """Akaike information criterion of X, which is not protected; lower is better."""
-        return float(-2 * self.score_samples(X).sum() + 2 * self._size(self.means_.shape[1]))
+        """Akaike information criterion of X, as `bic`."""
+        log = self._known_log_densities(X)
+        return float(-2 * log.sum() + 2 * self._size(self.means_.shape[1]))
 
     def sample(
         self, n_samples: int = 1, random_state: int | np.random.Generator | None = None

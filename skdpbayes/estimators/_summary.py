@@ -57,6 +57,8 @@ class SummaryMixin(ArvizMixin):
     _opaque: ClassVar[bool] = False  # whether single parameters mean nothing
     # Whether "coef" and "intercept" are those of a linear predictor of the columns.
     _linear: ClassVar[bool] = False
+    # Variables whose exponentials are odds ratios, with two classes.
+    _log_odds: ClassVar[tuple[str, ...]] = ()
     # Variables whose posterior means are attributes: that of "coef" is `coef_`.
     _estimated: ClassVar[tuple[str, ...]] = ()
     # Variables that cannot be negative, so that their sign says nothing.
@@ -106,8 +108,9 @@ class SummaryMixin(ArvizMixin):
             `scaling` converts them.
         exponentiate : bool, default=False
             Whether estimates and ends of intervals of coefficients and intercept are exponentials:
-            odds ratios of logistic regression (two classes), and rate ratios where `linear` names
-            sites that the logarithm of a mean is linear in. Other parameters stay as they are.
+            odds ratios of logistic regression (two classes), also of groups, and rate ratios where
+            `linear` names sites that the logarithm of a mean is linear in. Other parameters stay as
+            they are. The corner of the table says whose odds they are.
 
         Returns
         -------
@@ -157,13 +160,17 @@ class SummaryMixin(ArvizMixin):
         direction[[own.variable in self._positive for own in parameters]] = np.nan
         quiet = np.array([own.quiet for own in parameters])
         estimates = np.array([own.estimate for own in parameters])
+        classes = vars(self).get("classes_", ())
         if exponentiate:
-            if linear is None and len(vars(self).get("classes_", ())) != 2:
+            odds = self._log_odds if len(classes) == 2 else ()
+            of_columns = np.array(
+                [own.variable in odds or (own.linear and linear is not None) for own in parameters]
+            )
+            if not of_columns.any():
                 raise ValueError(
                     "exponentiate is for logistic regression of two classes, and for the sites of "
                     "a NumPyro model that linear=(coefficients, intercept) names."
                 )
-            of_columns = np.array([own.linear for own in parameters])
             with np.errstate(over="ignore"):  # far from zero a ratio may be infinite
                 estimates[of_columns] = np.exp(estimates[of_columns])
                 ends[:, of_columns] = np.exp(ends[:, of_columns])
@@ -176,7 +183,10 @@ class SummaryMixin(ArvizMixin):
             "p_direction": direction,
             "noise_share": share,
         }
-        return pd.DataFrame(table, index=pd.Index(self._row_names(parameters), name="parameter"))
+        found = pd.DataFrame(table, index=pd.Index(self._row_names(parameters), name="parameter"))
+        if exponentiate and len(classes) == 2:
+            found.columns.name = f"odds of {classes[1]}"
+        return found
 
     def _parameters_of(
         self,

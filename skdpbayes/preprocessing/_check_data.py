@@ -10,17 +10,19 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
-from skdpbayes.cells import as_category
+from skdpbayes.cells import as_category, objects
 from skdpbayes.declarations import Declared, schema_of
 from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.columns import numbers
 from skdpbayes.intake.labels import as_labels, codes
 from skdpbayes.intake.persons import codes_of_persons
 from skdpbayes.intake.rows import dense
-from skdpbayes.intake.tables import frame_of, is_sequence
+from skdpbayes.intake.tables import as_table, frame_of, is_sequence
 from skdpbayes.preprocessing._public import CategoryEncoder, RawRows
 
 Parameters: TypeAlias = Mapping[str, Any]
@@ -91,7 +93,8 @@ def check_data(
     estimator : estimator of this package, optional
         The data are compared with its ``classes``, ``data_norm``, ``bounds`` (or a `Schema` in
         their place), ``max_rows_per_person`` and ``delta``; with the ``categories`` of a
-        `CategoryEncoder`; and with what a `DPNumPyroModel` can have.
+        `CategoryEncoder`; and with what a `DPNumPyroModel` can have. Of a `ColumnTransformer`, such
+        as `make_preprocessor` returns, each step is held against its own columns.
     groups : array-like of shape (n_samples,), optional
         Name of the person of each row, as `fit` takes it.
 
@@ -125,6 +128,13 @@ def check_data(
     parameters = {} if estimator is None else estimator.get_params(deep=False)
     if isinstance(estimator, CategoryEncoder):
         found = list(_categories(X, clone(estimator).fit(X)))
+    elif isinstance(estimator, ColumnTransformer):
+        found = [
+            finding
+            for _, step, columns in clone(estimator).fit(X).transformers_
+            if isinstance(step, BaseEstimator)
+            for finding in check_data(_safe_indexing(X, columns, axis=1), estimator=step).findings
+        ]
     else:
         n_persons = None if person is None else int(person.max()) + 1
         regression, found = isinstance(estimator, RegressorMixin), []
@@ -172,12 +182,14 @@ def _categories(X: RawRows, encoder: CategoryEncoder) -> Iterator[str]:
     """Faults of cells that are read as categories."""
     lists = encoder._lists()
     names = encoder._names()
+    table = as_table(X, len(lists))
     columns = zip(encoder._cells(X, reset=False), lists, encoder._dropped(lists), strict=True)
     for j, (cells, own, dropped) in enumerate(columns):
         name = repr(j if names is None else names[j])
         code = codes(cells, own)
         if (code < 0).any():
-            often = ", ".join(_most_frequent(cells[code < 0]))
+            given = objects(table.cells(j))  # a schema reads a cell that it does not know as None
+            often = ", ".join(_most_frequent(given[code < 0]))
             instead = "their rows will be left out" if dropped >= 0 else "will be zeros"
             yield (
                 f"{(code < 0).sum()} of {len(cells)} cells of column {name} are not among "

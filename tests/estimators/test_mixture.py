@@ -135,6 +135,10 @@ def test_it_is_scikit_learns_mixture_with_these_parameters(fitted):
         np.testing.assert_allclose(
             getattr(model, name)(X), getattr(theirs, name)(X), rtol=1e-9, atol=1e-12, err_msg=name
         )
+    holes = np.vstack([X, [[np.nan, 0.0], [0.0, np.inf]]])
+    for name in ("score", "bic", "aic"):
+        with pytest.warns(UserWarning, match="2 of these rows hold NaN or infinity"):
+            assert getattr(model, name)(holes) == pytest.approx(getattr(model, name)(X))
     np.testing.assert_allclose(
         model.precisions_ @ model.covariances_, np.tile(np.eye(2), (3, 1, 1)), atol=1e-9
     )

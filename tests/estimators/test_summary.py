@@ -200,6 +200,8 @@ def test_coefficients_of_a_pipeline_are_in_the_units_of_its_columns():
     assert table.columns.name == "in original units"
     assert plain.columns.name == "in units of the steps' columns"
     ratios, ends = pipeline.summary(exponentiate=True), ["estimate", "5%", "95%"]
+    assert ratios.columns.name == "odds of 1, in original units"
+    ratios.columns.name = table.columns.name
     pd.testing.assert_frame_equal(ratios[ends], np.exp(table[ends]))
     pd.testing.assert_frame_equal(ratios.drop(columns=ends), table.drop(columns=ends))
     with pytest.raises(ValueError, match="units"):
@@ -281,6 +283,12 @@ def test_groups_have_names():
     assert table["estimate"]["weights[B, dose]"] == pytest.approx(weights[:, 1, 1].mean())
     own = model.summary(feature_names=["p", "q", "r"])
     assert list(own.index[:3]) == ["weights[A, p]", "weights[A, r]", "weights[A, intercept]"]
+    with pytest.raises(ValueError, match="exponentiate is for"):
+        model.summary(exponentiate=True)  # of labels that are not known yet
+    ratios = made_up(model, classes_=np.array(["no", "yes"])).summary(exponentiate=True)
+    assert ratios.columns.name == "odds of yes"
+    np.testing.assert_allclose(ratios["estimate"], np.exp(table["estimate"]))
+    np.testing.assert_allclose(ratios["95%"], np.exp(table["95%"]))
 
 
 def test_errors(bernoulli, monkeypatch):
