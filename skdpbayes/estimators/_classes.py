@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from skdpbayes.checks import check_number, warn_user
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import LONGEST_ROW, norm_of
-from skdpbayes.intake.labels import codes
+from skdpbayes.intake.labels import as_labels, codes
 from skdpbayes.intake.rows import bounded_rows
 
 
@@ -123,6 +123,24 @@ class BayesianClassifierMixin(ClassifierMixin):
         probabilities : array of shape (n_samples, n_classes)
         """
         return self._over_rows(X, lambda p: p.mean(axis=1))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy, as scikit-learn's; not private.
+
+        It warns of labels that are not in `classes_`: no prediction is right for them.
+        """
+        check_is_fitted(self)
+        labels = np.ravel(as_labels(y))
+        unknown = codes(labels, self.classes_) < 0
+        if not unknown.any():
+            return super().score(X, y, sample_weight)
+        warn_user(
+            f"{unknown.sum()} of {len(unknown)} labels are not in classes_, such as "
+            f"{labels[unknown].tolist()[0]!r}: their rows count as wrong."
+        )
+        # Labels of several kinds are nothing that scikit-learn compares.
+        right = codes(labels, self.classes_) == codes(self.predict(X), self.classes_)
+        return float(np.average(right, weights=sample_weight))
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Equal-tailed credible interval of each class probability.

@@ -292,6 +292,12 @@ def test_predictive_density_is_that_of_the_labels(model):
     np.testing.assert_array_equal(density, model.predict_log_proba(X)[np.arange(N), y])
     with pytest.raises(ValueError, match="labels that are not in classes_"):
         model.log_predictive_density(X[:2], [0, 2])
+    labels = [*y[:50].tolist(), None, "", 7]
+    rows = X[[*range(50), 0, 0, 0]]
+    with pytest.warns(UserWarning, match="3 of 53 labels are not in classes_, such as None"):
+        assert model.score(rows, np.array(labels, object)) * 53 == pytest.approx(
+            model.score(X[:50], y[:50]) * 50
+        )
 
 
 def test_posterior_draws(model):
