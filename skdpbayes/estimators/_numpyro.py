@@ -209,6 +209,9 @@ class DPNumPyroModel(ProgramEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    # Columns as users have them are far from uncorrelated with the intercept: what is known worst
+    # is a small curvature.
+    _defaults = replace(ProgramEstimator._defaults, curvature_every=2)
     _record = "record"
     _automatic = ("auto",)
     _fitted = (*ProgramEstimator._fitted, "params_", "_amortised")
