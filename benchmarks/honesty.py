@@ -86,6 +86,13 @@ def one_hot(rng: np.random.Generator, n: int, d: int) -> Array:
     return np.hstack(blocks)
 
 
+def unused(rng: np.random.Generator, n: int, d: int) -> Array:
+    """Uniform rows in which the last column is zero, as that of a category that no row has."""
+    X = rng.uniform(-1, 1, (n, d))
+    X[:, -1] = 0
+    return X
+
+
 def lognormal(rng: np.random.Generator, n: int, d: int) -> Array:
     """Standardised lognormal columns: skewed."""
     e = math.e
@@ -184,6 +191,7 @@ PROBLEMS = [
     _one_hot(3_000, 20, (0.5, 2.0), 100),
     _one_hot(30_000, 60, (0.1, 1.0), 30),
     _one_hot(30_000, 20, (1.0,), 50, kind="rare-one-hot", sd=0.5, prevalence=0.05),
+    Problem("unused", unused, 5_000, 4, (1.0,), 40),
     Problem("lognormal", lognormal, 3_000, 10, (0.5, 2.0)),
     Problem("lognormal", lognormal, 30_000, 20, (1.0,), 50, sd=0.5),
     Problem("student", student, 3_000, 10, (0.5,)),

@@ -289,7 +289,19 @@ PROGRAMS: dict[str, Callable[..., None]] = {
     "zeros": zeros,
     "tails": tails,
 }
+TABLE_SETTINGS = ((500, 2.0), (3_000, 0.3), (3_000, 1.0), (30_000, 1.0))
 _TWO_NUMBERS = ("gamma", "beta", "zeros", "tails")  # laws of which two numbers are learnt
+
+
+def patients(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Two numbers far from zero; two answers; and a category of four, the first left out.
+
+    None is centred, so that all are correlated with the intercept.
+    """
+    age, index = rng.normal(0.5, 0.2, n).clip(0, 1), rng.gamma(4, 0.08, n).clip(0, 1)
+    answers = rng.random((n, 2)) < [0.5, 0.2]
+    ward = rng.choice(4, n, p=[0.4, 0.3, 0.2, 0.1])
+    return np.c_[age, index, answers, np.eye(4)[ward][:, 1:]]
 
 
 def program(
@@ -297,10 +309,11 @@ def program(
 ) -> Cell:
     """A NumPyro model: moderate truths, or those of its prior.
 
-    Columns are normal, or (kind "positive") uniform between 0 and 1, as of a scaled table.
+    Columns are normal, or (kind "positive") uniform between 0 and 1, as of a scaled table, or
+    (kind "table") those of `patients`.
     """
     from_prior = kind == "prior"
-    d = 4 if from_prior else 3
+    d = {"prior": 4, "table": 7}.get(kind, 3)
 
     def estimator() -> Any:
         from skdpbayes import DPNumPyroModel
@@ -316,6 +329,8 @@ def program(
         x = rng.standard_normal((n_rows, d)) * (1.0 if from_prior else 0.5)
         if kind == "positive":
             x = rng.uniform(size=(n_rows, d))
+        if kind == "table":
+            x = patients(rng, n_rows)
         return x if name != "survival" else {"x": x, "censored": np.zeros(len(x), np.float32)}
 
     simulate = censored_times if name == "survival" else None
@@ -468,6 +483,11 @@ def cells() -> dict[str, Cell]:
         f"{name}-{n}-{epsilon:g}-auto": program(name, "auto", "", n, epsilon)
         for name in PROGRAMS
         for n, epsilon in PROGRAM_SETTINGS
+    }
+    found |= {  # columns as users have them
+        f"table-{name}-{n}-{epsilon:g}": program(name, "auto", "table", n, epsilon)
+        for name in PROGRAMS
+        for n, epsilon in TABLE_SETTINGS
     }
     for name, cell in (("skewed", skewed), ("overdispersed", overdispersed)):
         found |= {f"{name}-{n}-{epsilon:g}": cell(n, epsilon) for n, epsilon in OTHER_SETTINGS}

@@ -27,7 +27,7 @@ def test_matrix_spans_what_it_should():
     assert min(epsilons) == 0.1 and {0.5, 1.0, 3.0, 8.0} <= set(epsilons)
     assert {p.rows for p in problems} == {
         honesty.normal, honesty.autoregressive, honesty.one_hot, honesty.lognormal, honesty.student,
-        honesty.uniform,
+        honesty.uniform, honesty.unused,
     }  # fmt: skip
 
 
@@ -251,6 +251,15 @@ def test_cells_of_models_span_what_they_should():
         if cell.truths is not None:
             truths = cell.truths(np.random.default_rng(0), 3)
             assert {len(x) for x in truths.values()} == {3}
+
+
+def test_columns_of_patients_are_correlated_with_the_intercept():
+    X = honesty_models.patients(np.random.default_rng(0), 4_000)
+    assert X.shape == (4_000, 7) and (X >= 0).all() and (X <= 1).all()
+    assert set(np.unique(X[:, 2:])) == {0.0, 1.0} and set(X[:, 4:].sum(axis=1)) == {0.0, 1.0}
+    of_intercept = np.linalg.inv(np.cov(X.T))
+    alone = 1 + X.mean(axis=0) @ of_intercept @ X.mean(axis=0)
+    assert alone > 10  # variance of an intercept, over that with centred columns
 
 
 def test_censored_times_end_with_the_study():

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, overload
 import numpy as np
 
 from skdpbayes.cells import as_category, day, number, objects, of_kind
+from skdpbayes.checks import check_choice
 from skdpbayes.schema import Column, Outcome, Schema
 
 
@@ -21,6 +22,7 @@ def read_csv(
     schema: Schema,
     *,
     delimiter: str = ",",
+    decimal: str = ".",
     groups: None = None,
 ) -> tuple[Any, np.ndarray | None]: ...
 
@@ -31,6 +33,7 @@ def read_csv(
     schema: Schema,
     *,
     delimiter: str = ",",
+    decimal: str = ".",
     groups: str,
 ) -> tuple[Any, np.ndarray | None, np.ndarray]: ...
 
@@ -40,6 +43,7 @@ def read_csv(
     schema: Schema,
     *,
     delimiter: str = ",",
+    decimal: str = ".",
     groups: str | None = None,
 ) -> tuple[Any, ...]:
     r"""Read a table cell by cell: no record decides about another, or about an error.
@@ -61,6 +65,8 @@ def read_csv(
     schema : Schema
         For rows to predict, whose file has no outcome: ``schema.select(schema.names)``.
     delimiter : str, default=","
+    decimal : {".", ","}, default="."
+        Decimal point. With a comma, a cell with a point is no number.
     groups : str, default=None
         Name of a column that is not in the schema, and names the person of each row.
 
@@ -76,7 +82,8 @@ def read_csv(
     Raises
     ------
     ValueError
-        If the header lacks a column, or has it twice. Never for the content of a record.
+        If the header lacks a column, or has it twice, or for a `decimal` that is no point. Never
+        for the content of a record.
 
     Examples
     --------
@@ -87,10 +94,16 @@ def read_csv(
     >>> X["age"].tolist(), y.tolist()
     ([44.0, nan], ['no', 'yes'])
     """
+    check_choice("decimal", decimal, (".", ","))
     wanted = described(schema)
     names = [column.name for column in wanted] + ([] if groups is None else [groups])
     (cells,) = csv_cells(source, names, delimiter)
     persons = [] if groups is None else [objects([cell or None for cell in cells.pop()])]
+    if decimal == ",":
+        cells = [
+            own if _is_text(column) else [_with_point(cell) for cell in own]
+            for column, own in zip(wanted, cells, strict=True)
+        ]
     read = [values_of(column, own) for column, own in zip(wanted, cells, strict=True)]
     y = None if schema.outcome is None else read.pop()
     return _table(schema.names, read), y, *persons
@@ -114,11 +127,13 @@ def csv_cells(
     twice = [name for name in names if header.count(name) > 1]
     if missing or twice:
         wrong = [f"it lacks {missing}"] * bool(missing) + [f"it repeats {twice}"] * bool(twice)
-        raise ValueError(
+        told = (
             "The header must name each column of the schema, and that of groups, once, but "
-            f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}. Rows to "
-            "predict, without an outcome, are read with schema.select(schema.names)."
+            f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}."
         )
+        if len(missing) == 1 and not twice:
+            told += " Is it the outcome, of rows to predict? Give schema.select(schema.names)."
+        raise ValueError(told)
     places = [header.index(name) for name in names]
     while True:
         cells: list[list[str | None]] = [[] for _ in names]
@@ -161,6 +176,18 @@ def values_of(column: Column | Outcome, cells: Sequence[object]) -> np.ndarray:
     read = day if dated else number
     found = np.array([read(cell) for cell in cells], np.float64)
     return of_kind(found, column.kind) if isinstance(column, Column) else found
+
+
+def _is_text(column: Column | Outcome) -> bool:
+    """Whether cells are kept as they are, or are dates."""
+    return category_like(column) is not None or (
+        isinstance(column, Column) and column.kind == "date"
+    )
+
+
+def _with_point(cell: str | None) -> str | None:
+    """A number with a decimal comma as one with a point; nothing, if it has a point already."""
+    return None if cell is None or "." in cell else cell.replace(",", ".")
 
 
 def category_like(column: Column | Outcome) -> str | bool | None:

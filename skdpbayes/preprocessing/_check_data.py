@@ -205,12 +205,12 @@ def _most_frequent(cells: np.ndarray) -> list[str]:
 
 def _cells(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     del y
-    if parameters.get("missing") is not None:  # which takes their place
-        return
-    if not parameters["counted"]:
+    replaced = parameters.get("missing") is not None
+    if not parameters["counted"] and not replaced:
         yield from _missing(~np.isfinite(X).all(axis=1))
+    instead = "missing takes the place of every cell" if replaced else "every row will be left out"
     for j in np.flatnonzero(~np.isfinite(X).any(axis=0)):
-        yield f"column {_name(j, parameters)} holds no number at all: every row will be left out"
+        yield f"column {_name(j, parameters)} holds no number at all: {instead}"
 
 
 def _missing(rows: np.ndarray) -> Iterator[str]:

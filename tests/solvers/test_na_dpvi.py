@@ -32,6 +32,7 @@ from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
 from skdpbayes.solvers.averages import Averages, over
 from skdpbayes.solvers.na_dpvi import (
     NADPVI,
+    _combined,
     _curvature_error,
     _estimated,
     _less_sure,
@@ -170,6 +171,59 @@ def test_a_score_that_earlier_ones_do_not_foresee_takes_their_weight():
             earlier, new = _trust(model, state, jnp.full(3, size), noise, nothing)
             assert new == 1
             np.testing.assert_allclose(earlier, kept, rtol=1e-3)
+
+
+def one_response():
+    """Model in which records have one response, its solver, and a state without releases."""
+    planned = DPNumPyroModel(line, solver="na-dpvi").plan(N, 3)
+    model, solver = planned.model.model, planned.solver.solver
+    return model, solver, solver.init(model, None)
+
+
+def test_an_error_of_the_curvature_is_in_what_far_points_count_for():
+    """It is one error, so that many blocks do not average it out."""
+    with enable_x64(True):
+        model, _, state = one_response()
+        blocks = state.blocks._replace(
+            weight=state.blocks.weight.at[:2].set(0.01),
+            noise=state.blocks.noise.at[:2].set(100.0),
+            point=state.blocks.point.at[0, 0].set(0.3),
+        )
+        curvature = jnp.diag(jnp.array([1.0, 400.0, 400.0]))
+        for variance in (0.0, 900.0):
+            known = state.known._replace(kept_matrix=curvature, kept_variance=jnp.float32(variance))
+            own = state._replace(blocks=blocks, known=known, curvature=curvature)
+            wrong = 2 * np.asarray(_curvature_error(model, own)) * 0.3**2
+            missed = 0.3**2 / 3  # were nothing of the score's change known
+            expected = 1 / (100 + missed + wrong)
+            share = expected / (expected + 0.01)
+            np.testing.assert_allclose(_combined(model, own).point[0], 0.3 * share[0], rtol=1e-3)
+        assert 0.05 < share[0] < 0.45
+
+
+def test_reported_covariances_are_means_over_possible_curvatures():
+    with enable_x64(True):
+        model, solver, state = one_response()
+        axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
+        curvature = jnp.asarray((axes * [4000.0, 3500.0, 80.0]) @ axes.T)
+        blocks = state.blocks._replace(
+            weight=state.blocks.weight.at[0].set(0.01), noise=state.blocks.noise.at[0].set(500.0)
+        )
+        own = {}
+        for variance in (0.0, 900.0):
+            known = state.known._replace(kept_matrix=curvature, kept_variance=jnp.float32(variance))
+            seen = state._replace(
+                blocks=blocks, known=known, curvature=curvature, covariance=jnp.eye(3)
+            )
+            found = jax.jit(type(solver).found)(solver, model, seen)
+            plain = np.eye(3) + np.asarray(found.likelihood.reported)
+            own[variance] = axes.T @ np.linalg.inv(found.precision) @ axes, plain
+        covariance, plain = own[0.0]
+        np.testing.assert_allclose(covariance, axes.T @ np.linalg.inv(plain) @ axes, atol=1e-9)
+        covariance, plain = own[900.0]
+        alone = np.diag(axes.T @ np.linalg.inv(plain) @ axes)
+        more = np.diag(covariance) / alone
+        assert 1 < more[0] < 1.05 and 1 < more[1] < 1.05 and more[2] > 1.3
 
 
 def test_of_models_whose_coordinates_may_differ_alone():
