@@ -211,7 +211,7 @@ class DPNumPyroModel(ProgramEstimator):
 
     # Columns as users have them are far from uncorrelated with the intercept: what is known worst
     # is a small curvature.
-    _defaults = replace(ProgramEstimator._defaults, curvature_every=2)
+    _defaults = replace(ProgramEstimator._defaults, curvature_every=3)
     _record = "record"
     _automatic = ("auto",)
     _fitted = (*ProgramEstimator._fitted, "params_", "_amortised")
