@@ -365,7 +365,8 @@ def convert(args: argparse.Namespace) -> Answer:
         with _reading(args.schema, "a schema (TOML or JSON)"):
             schema = Schema.load(args.schema)
     try:
-        n_rows, names = convert(args.source, args.target, schema, delimiter=args.delimiter)
+        how = {"delimiter": args.delimiter, "decimal": args.decimal}
+        n_rows, names = convert(args.source, args.target, schema, **how)
     except (OSError, ImportError) as error:
         raise ValueError(str(error)) from error
     record = {"target": args.target, "rows": n_rows, "columns": names}
@@ -572,6 +573,7 @@ def _parser() -> argparse.ArgumentParser:
         "--schema", metavar="FILE", help="columns and categories, in TOML or JSON; needed for CSV"
     )
     own.add_argument("--delimiter", default=",", help="of a CSV file; default: a comma")
+    own.add_argument("--decimal", default=".", help="of a CSV file: . or ,; default: a point")
     return parser
 
 

@@ -225,6 +225,8 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
             self.__dict__.pop(name, None)
         self.privacy_spent_ = self._report(plan)
 
+        usable = _quietly(_usable, self._candidate({}, self.epsilon, None), X_test, y_test)
+
         def seed() -> int | None:
             return None if self.random_state is None else int(rng.integers(2**31))
 
@@ -232,7 +234,7 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
             k = int(rng.integers(len(candidates)))
             model = self._candidate(candidates[k], plan.run_epsilon, seed())
             _fit_quietly(model, X_fit, y_fit, **of_fit)
-            score = self._private_score(model, X_test, y_test, plan, seed(), **of_test)
+            score = self._private_score(model, X_test, y_test, usable, plan, seed(), **of_test)
             return score, -k, model
 
         runs = (one_run() for _ in range(_number_of_runs(rng, self.n_iter, self.eta)))
@@ -427,14 +429,14 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
         fitted: Any,
         X: Any,
         y: Any,
+        usable: np.ndarray,
         plan: _Plan,
         seed: int | None,
         groups: np.ndarray | None = None,
     ) -> _Score:
         """Mean score of the usable rows, or persons; the worst one if it is not finite.
 
-        Which rows are usable does not depend on the model. Those on which it has no score count as
-        wholly wrong.
+        Usable rows on which the model has no score count as wholly wrong.
         """
         from skdpbayes.inference import run
         from skdpbayes.intake.packing import pack_records
@@ -445,7 +447,7 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
 
         # Silent, since a warning could depend on single rows.
         found = np.nan_to_num(_quietly(scores, plan.scoring, fitted, X, y, plan.log_volume))
-        found[~_quietly(_usable, self._candidate({}, self.epsilon, None), X, y)] = np.nan
+        found = np.where(usable, np.clip(found, 0, 1), np.nan)
         if groups is not None:
             found = means_by_person(found, groups, int(self.estimator.max_rows_per_person))
         model: Any = BoundedScore()  # no `Model`: it has no likelihood, which one release ignores
@@ -453,12 +455,18 @@ class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
         spec = MechanismSpec(plan.score_steps, numerics=self.estimator.numerics)
         state, _ = run(fit_keys(seed), model, solver, spec, pack_records(x=found))
         right, wrong = np.asarray(state.value, float)
-        noise = plan.score_steps[0].noise_multiplier
+        noise, n = plan.score_steps[0].noise_multiplier, len(found)
+        # There are no more than n. What noise adds to their number is in both sums alike.
+        excess = max(right + wrong - n, 0)
+        right -= excess / 2
         # As many as noise alone may make of none, at least: else their number would decide.
-        counted = np.clip(right + wrong, min(_SURELY * noise, len(found)), len(found))
+        counted = max(right + wrong - excess / 2, min(_SURELY * noise, n), np.finfo(float).tiny)
         score = float(right / counted)
-        std = float(noise * np.hypot(score, 1 - score) / counted)
-        return _Score(score, std) if math.isfinite(score) else _Score(_WORST, math.inf)
+        if not math.isfinite(score):
+            return _Score(_WORST, math.inf)
+        # With all of them, the noise is that of half of the difference of both sums.
+        spread = np.hypot(score, 1 - score) if counted < n else math.sqrt(0.5)
+        return _Score(score, float(noise * spread / counted))
 
     best_estimator_: Any
 

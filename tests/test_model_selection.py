@@ -60,6 +60,7 @@ GRID = {"prior_scale": [1e-3, 3.0]}
 
 PLAN = model_selection._Plan(1.0, 1.0, (GaussianSteps(30.0, 1.0, 1),), Selection([GaussianSteps(1.0, 1.0, 1)], 1, 0),
                              "log_loss", 0.0, ())  # fmt: skip
+EXACT = replace(PLAN, score_steps=(GaussianSteps(0.0, 1.0, 1),))
 
 
 def search(**parameters):
@@ -147,7 +148,7 @@ def test_runs_are_what_the_bound_is_of(monkeypatch):
     assert asked == [(6, 1.0)] and len(fits) == len(scored) == 3
     own = calibrate_noise(found.privacy_spent_.run_epsilon, 1e-5 / 6, 1.0, 1).noise_multiplier
     rows = {row.tobytes() for row in X}
-    for (model, X_fit, _), (_, scoring, X_test, _, plan, seed) in zip(fits, scored, strict=True):
+    for (model, X_fit, _), (_, scoring, X_test, _, _, plan, seed) in zip(fits, scored, strict=True):
         steps = plan.score_steps
         assert scoring is model and seed is None and model.random_state is None
         assert (model.epsilon, model.delta) == (found.privacy_spent_.run_epsilon, 1e-5 / 6)
@@ -158,36 +159,55 @@ def test_runs_are_what_the_bound_is_of(monkeypatch):
         assert found.score_noise_std_ == pytest.approx(noise / 240, rel=0.3)
 
 
+def scored(found, model, rows, labels, plan, seed=0, usable=None):
+    """Private score of a fitted model on rows that are all usable, unless told."""
+    usable = np.ones(len(rows), bool) if usable is None else usable
+    return found._private_score(model, rows, labels, usable, plan, seed)
+
+
 def test_scores_have_the_noise_that_is_accounted_for():
     found = search().fit(X, Y)
-    scores = [
-        found._private_score(found.best_estimator_, X, Y, PLAN, seed).value for seed in range(150)
-    ]
-    told = found._private_score(found.best_estimator_, X, Y, PLAN, 0).noise_std
-    mean = np.mean(scores)
-    assert 1200 * np.std(scores) == pytest.approx(30 * np.hypot(mean, 1 - mean), rel=0.25)
-    assert 1200 * told == pytest.approx(30 * np.hypot(mean, 1 - mean), rel=0.25)
+    model = found.best_estimator_
+    right = np.mean(scored(found, model, X, Y, EXACT).value)
+    # With all rows, with half of them, and with so few that noise may make as many of none.
+    for share, rows, atol in ((1.0, 1200, 0.3), (0.5, 600, 0.3), (0.02, 120, 1e9)):
+        usable = np.arange(1200) < share * 1200
+        runs = [scored(found, model, X, Y, PLAN, seed, usable) for seed in range(150)]
+        values = np.array([run.value for run in runs])
+        told = np.mean([run.noise_std for run in runs])
+        assert np.std(values) == pytest.approx(told, rel=0.35 if share == 1 else 0.25)
+        exact = scored(found, model, X, Y, EXACT, 0, usable).value
+        assert rows * abs(values.mean() - exact) < atol * 30 + 4 * 30 / 150**0.5
+        assert rows * told < 30 * (1.01 if share > 0.1 else 1.5)
+    assert right == scored(found, model, X, Y, EXACT, 5).value
 
 
-def test_rows_that_a_fit_would_not_use_have_no_score(monkeypatch):
+def test_rows_that_a_fit_would_not_use_have_no_score():
     """Whatever the model makes of them; what has no number from the model is wrong instead."""
     found = search(scoring="accuracy", epsilon=np.inf).fit(X, Y)
-    plan = replace(PLAN, scoring="accuracy", score_steps=(GaussianSteps(0.0, 1.0, 1),))
-    model = found.best_estimator_
+    plan, model = replace(EXACT, scoring="accuracy"), found.best_estimator_
     rows, labels = X.copy(), Y.astype(float)
     rows[:200], labels[100:400] = np.nan, 7.0
-    kept = found._private_score(model, rows, labels, plan, 0)
+    usable = model_selection._usable(clone(MODEL), rows, labels)
+    np.testing.assert_array_equal(usable, np.arange(1200) >= 400)
+    kept = scored(found, model, rows, labels, plan, 0, usable)
     assert kept.noise_std == 0
     expected = np.mean(model.predict(X[400:]) == Y[400:])
     assert kept.value == pytest.approx(expected, abs=1e-6)
-    none = found._private_score(model, np.full_like(X, np.nan), Y, PLAN, 0)
-    assert abs(none.value) < 1.1  # of a hundred and twenty standard deviations of the noise
+    none = scored(found, model, X, Y, PLAN, 0, np.zeros(1200, bool))
+    assert abs(none.value) < 1.1 and none.noise_std > 0.2
 
     def silent(model, X, y):
         return np.nan if X[0, 0] > 0 else 1.0
 
-    right = found._private_score(model, X, Y, replace(plan, scoring=silent), 0).value
+    right = scored(found, model, X, Y, replace(plan, scoring=silent)).value
     assert right == pytest.approx(np.mean(X[:, 0] <= 0), abs=1e-6)
+    # Nobody is usable, and there is no noise: the worst score, and no warning.
+    assert scored(found, model, X, Y, plan, 0, np.zeros(1200, bool)).value == 0
+    # Documents are sorted by their length when they are packed.
+    words = np.array([[0, 3, 2], [0, 0, 0], [5, 9, 4], [0, 0, 0], [1, 0, 1]])
+    usable = model_selection._usable(DPLatentDirichletAllocation(2), words, None)
+    np.testing.assert_array_equal(usable, words.any(axis=1))
 
 
 @pytest.mark.parametrize("score", [0.0, 0.3, 1.0, np.nan, -5.0, 7.0, np.inf])
@@ -205,9 +225,9 @@ def test_the_noise_of_scores_of_persons_is_over_their_number(monkeypatch):
     model = DPBetaBernoulli(max_rows_per_person=3)
     found = DPRandomizedSearchCV(model, {}, n_iter=1).fit(X[:300] > 0, groups=np.arange(300) // 3)
     noise, score = plans[0].score_steps[0].noise_multiplier, found.best_score_
-    of_all = noise * np.hypot(score, 1 - score) / 20
-    most = max(1, 20 / (4 * noise)) * of_all  # not below as many as noise may make of none
-    assert of_all * 0.999 <= found.score_noise_std_ <= most * 1.001
+    # Not of fewer than noise may make of none; with all of them noise is that of a difference.
+    most = noise * np.hypot(score, 1 - score) / min(4 * noise, 20)
+    assert noise * 0.5**0.5 / 20 * 0.999 <= found.score_noise_std_ <= most * 1.001
     assert "one run, with epsilon" in str(found.privacy_spent_)
 
 
@@ -264,7 +284,7 @@ def test_a_score_that_is_no_number_loses(monkeypatch):
 
     found = search().fit(X, Y)
     monkeypatch.setattr("skdpbayes.inference.run", state(np.nan))
-    assert original(found._private_score, found.best_estimator_, X, Y, PLAN, 0).value == -np.inf
+    assert original(scored, found, found.best_estimator_, X, Y, PLAN).value == -np.inf
 
 
 def test_a_row_on_which_a_callable_raises_changes_no_other_score():
@@ -324,7 +344,9 @@ def test_one_row_moves_the_score_by_at_most_one(monkeypatch):
     for x, label in ((X[0], Y[0]), (np.nan, 0), (1e300, 1), (-np.inf, 9)):
         rows, labels = X.copy(), Y.copy()
         rows[0], labels[0] = x, label
-        sums.append(1200 * found._private_score(found.best_estimator_, rows, labels, plan, 0).value)
+        usable = model_selection._usable(clone(MODEL), rows, labels)
+        of_rows = scored(found, found.best_estimator_, rows, labels, plan, 0, usable)
+        sums.append(1200 * of_rows.value)
     assert np.isfinite(sums).all() and np.ptp(sums) <= 1.01
 
 

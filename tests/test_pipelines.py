@@ -188,7 +188,7 @@ def encoded():
 def test_undeclared_cells_of_rows_to_predict_are_told(encoded, call):
     known, unknown = WARDS.iloc[:2], WARDS.iloc[:6]
     call(encoded, known)  # warnings are errors
-    call(encoded, known.assign(age=[0.0, 100.0]))  # within the bounds
+    call(encoded, known.assign(age=[0.0, 100.00001]))  # within the bounds, but for rounding
     for ages in ([101.0, 5.0], [5.0, -0.1]):
         with pytest.warns(UserWarning, match="beyond the declared bounds: 1 in 'age'"):
             call(encoded, known.assign(age=ages))

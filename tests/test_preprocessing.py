@@ -533,11 +533,29 @@ def test_cells_are_held_against_the_categories_of_an_encoder():
     )
     numbers = {"age": [30.0, np.nan, 200.0, 3.0, 4.0], "dose": [0.1, 0.2, 0.3, 0.4, np.nan]}
     prepare = make_preprocessor(schema, drop="first")
-    said = check_data(table[["ward"]].assign(**numbers), estimator=prepare).findings
+    frame = table[["ward"]].assign(**numbers, name="a text")
+    said = check_data(frame, estimator=prepare).findings
     assert len(said) == 3 and said[0].startswith("1 of 5 rows have a missing")
     assert said[1].startswith("1 of 10 values of X lie outside")
     assert said[2].endswith(
         "column 'ward' are not among categories, and their rows will be left out, such as 1"
+    )
+    # Nothing is fitted, so that nothing is spent.
+    ledger = PrivacyLedger(1.0, 1e-4)
+    private = DPStandardScaler((0.0, 1.0), epsilon=0.5, ledger=ledger)
+    steps = [
+        ("scale", private, ["dose"]),
+        ("ward", make_pipeline(encoder_of := CategoryEncoder({"ward": ["a", "b"]})), "ward"),
+        ("nothing", BoundedScaler((0, 1)), []),
+        ("name", "passthrough", ["name"]),
+        ("chosen", BoundedScaler((0, 100)), lambda rows: ["age"]),
+    ]
+    said = check_data(frame, estimator=ColumnTransformer(steps, remainder="passthrough")).findings
+    assert not ledger.spent_epsilon and not hasattr(encoder_of, "n_features_in_")
+    assert len(said) == 5 and not any("'name'" in own for own in said)
+    by_place = ColumnTransformer([("age", BoundedScaler((0, 100)), [1])])
+    assert any(
+        "lie outside" in own for own in check_data([["a", 200]], estimator=by_place).findings
     )
     filled = Schema({"city": {"categories": ["Oslo", "other"], "missing": "other"}})
     assert not check_data(table[["city"]], estimator=CategoryEncoder(filled)).findings

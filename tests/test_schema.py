@@ -577,8 +577,9 @@ def test_a_file_is_read_by_names_and_kinds(tmp_path):
     assert commas["children"].tolist()[:2] == [2, 1]
     assert commas["city"].tolist() == ["a,b", "c", None, "d"]
     assert labels.tolist() == ["no", "yes", None, "no"]
-    with pytest.raises(ValueError, match="decimal"):
-        read(lines, decimal=";")
+    for wrong, message in ((";", "decimal must be"), (",", "both ','")):
+        with pytest.raises(ValueError, match=message):
+            read(lines, decimal=wrong)
 
 
 def test_labels_and_categories_that_are_no_text():
@@ -635,8 +636,8 @@ def test_a_huge_cell_is_a_row_of_missing_cells():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("age,children,ill\n", r"lacks \['city'\]\. Read with"),
-        ("age,children,city\n1,1,Oslo\n", r"lacks \['ill'\].* Give schema.select\(schema.names\)"),
+        ("age,children,ill\n", r"lacks \['city'\]\. Read with.*'ill'\]\.$"),
+        ("age,children,city\n1,1,Oslo\n", r"lacks \['ill'\].* give schema.select\(schema.names\)"),
         ("age,age,children,city,ill\n", r"repeats \['age'\]"),
         ("", r"lacks \['age', 'children', 'city', 'ill'\]"),
         ("age;children;city;ill\n", r"Read with delimiter=',', it has \['age;children;city;ill'\]"),

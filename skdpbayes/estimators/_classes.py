@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from skdpbayes.checks import check_number, warn_user
+from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import LONGEST_ROW, norm_of
-from skdpbayes.intake.labels import as_labels, codes
+from skdpbayes.intake.labels import as_labels, classes_of, codes
 from skdpbayes.intake.rows import bounded_rows
 
 
@@ -130,16 +131,17 @@ class BayesianClassifierMixin(ClassifierMixin):
         It warns of labels that are not in `classes_`: no prediction is right for them.
         """
         check_is_fitted(self)
-        labels = np.ravel(as_labels(y))
-        unknown = codes(labels, self.classes_) < 0
-        if not unknown.any():
-            return super().score(X, y, sample_weight)
-        warn_user(
-            f"{unknown.sum()} of {len(unknown)} labels are not in classes_, such as "
-            f"{labels[unknown].tolist()[0]!r}: their rows count as wrong."
-        )
-        # Labels of several kinds are nothing that scikit-learn compares.
-        right = codes(labels, self.classes_) == codes(self.predict(X), self.classes_)
+        check_consistent_length(X, y)
+        labels = np.ravel(np.asarray(as_labels(y)))
+        if self.classes is not None:  # read as the fit reads them
+            labels, _, _ = classes_of(Declared.of_classes(self.classes), y, labels)
+        own = codes(labels, self.classes_)
+        if (own < 0).any():
+            warn_user(
+                f"{(own < 0).sum()} of {len(own)} labels are not in classes_, such as "
+                f"{labels[own < 0].tolist()[0]!r}: their rows count as wrong."
+            )
+        right = own == codes(self.predict(X), self.classes_)
         return float(np.average(right, weights=sample_weight))
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,13 @@ import numpy as np
 
 from skdpbayes.cells import objects, parsed
 from skdpbayes.intake.arrow import imported
-from skdpbayes.intake.files import category_like, csv_cells, described, values_of
+from skdpbayes.intake.files import (
+    category_like,
+    check_format,
+    csv_cells,
+    described,
+    values_of,
+)
 from skdpbayes.intake.labels import codes
 from skdpbayes.intake.tables import ArrowFrame, arrow_dtype, items
 from skdpbayes.schema import Column, Outcome, Schema
@@ -21,7 +27,12 @@ _BLOCK = 2**16  # rows that are converted at a time, and that a batch of the res
 
 
 def convert(
-    source: str | Path, target: str | Path, schema: Schema | None = None, *, delimiter: str = ","
+    source: str | Path,
+    target: str | Path,
+    schema: Schema | None = None,
+    *,
+    delimiter: str = ",",
+    decimal: str = ".",
 ) -> tuple[int, list[str]]:
     """Write a table as an Arrow file of fixed-width columns, for `skdpbayes.open_table`.
 
@@ -43,6 +54,8 @@ def convert(
         numbers, in the types of the file; not for CSV files.
     delimiter : str, default=","
         Of a CSV file.
+    decimal : {".", ","}, default="."
+        Decimal point of a CSV file.
 
     Returns
     -------
@@ -71,7 +84,9 @@ def convert(
             "schema."
         )
     else:
-        return _written(pa, source, target, _of_csv(source, schema, delimiter), _layout(schema))
+        check_format(delimiter, decimal)
+        blocks = _of_csv(source, schema, delimiter, decimal)
+        return _written(pa, source, target, blocks, _layout(schema))
     header, blocks = batches
     if schema is None:
         layout = pa.schema([_numbers(own) for own in header])
@@ -192,11 +207,14 @@ def _packed(column: Column | Outcome, values: np.ndarray) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(code, mask=code < 0), texts)
 
 
-def _of_csv(source: Path, schema: Schema, delimiter: str) -> Iterator[list[Any]]:
+def _of_csv(source: Path, schema: Schema, delimiter: str, decimal: str) -> Iterator[list[Any]]:
     wanted = described(schema)
     names = [column.name for column in wanted]
     for cells in csv_cells(source, names, delimiter, _BLOCK):
-        yield [_packed(own, values_of(own, some)) for own, some in zip(wanted, cells, strict=True)]
+        yield [
+            _packed(own, values_of(own, some, decimal))
+            for own, some in zip(wanted, cells, strict=True)
+        ]
 
 
 def _described(block: Any, wanted: list[Column | Outcome]) -> list[Any]:

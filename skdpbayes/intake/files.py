@@ -82,8 +82,8 @@ def read_csv(
     Raises
     ------
     ValueError
-        If the header lacks a column, or has it twice, or for a `decimal` that is no point. Never
-        for the content of a record.
+        If the header lacks a column, or has it twice, or for a `decimal` that is no point or is
+        the delimiter. Never for the content of a record.
 
     Examples
     --------
@@ -94,19 +94,29 @@ def read_csv(
     >>> X["age"].tolist(), y.tolist()
     ([44.0, nan], ['no', 'yes'])
     """
-    check_choice("decimal", decimal, (".", ","))
+    check_format(delimiter, decimal)
     wanted = described(schema)
     names = [column.name for column in wanted] + ([] if groups is None else [groups])
-    (cells,) = csv_cells(source, names, delimiter)
+    try:
+        (cells,) = csv_cells(source, names, delimiter)
+    except MissingColumnsError as error:
+        if schema.outcome is None or error.names != [schema.outcome.name]:
+            raise
+        raise ValueError(
+            f"{error} Rows to predict have no outcome: give schema.select(schema.names)."
+        ) from None
     persons = [] if groups is None else [objects([cell or None for cell in cells.pop()])]
-    if decimal == ",":
-        cells = [
-            own if _is_text(column) else [_with_point(cell) for cell in own]
-            for column, own in zip(wanted, cells, strict=True)
-        ]
-    read = [values_of(column, own) for column, own in zip(wanted, cells, strict=True)]
+    read = [values_of(column, own, decimal) for column, own in zip(wanted, cells, strict=True)]
     y = None if schema.outcome is None else read.pop()
     return _table(schema.names, read), y, *persons
+
+
+class MissingColumnsError(ValueError):
+    """A header that lacks columns, or repeats some."""
+
+    def __init__(self, message: str, names: list[str]) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 def described(schema: Schema) -> list[Column | Outcome]:
@@ -127,13 +137,11 @@ def csv_cells(
     twice = [name for name in names if header.count(name) > 1]
     if missing or twice:
         wrong = [f"it lacks {missing}"] * bool(missing) + [f"it repeats {twice}"] * bool(twice)
-        told = (
+        raise MissingColumnsError(
             "The header must name each column of the schema, and that of groups, once, but "
-            f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}."
+            f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}.",
+            missing,
         )
-        if len(missing) == 1 and not twice:
-            told += " Is it the outcome, of rows to predict? Give schema.select(schema.names)."
-        raise ValueError(told)
     places = [header.index(name) for name in names]
     while True:
         cells: list[list[str | None]] = [[] for _ in names]
@@ -167,27 +175,31 @@ def _table(names: Sequence[str], columns: list[np.ndarray]) -> Any:
     )
 
 
-def values_of(column: Column | Outcome, cells: Sequence[object]) -> np.ndarray:
+def values_of(column: Column | Outcome, cells: Sequence[object], decimal: str = ".") -> np.ndarray:
     """One column of cells as float64; categories and labels of text or Booleans as objects."""
     like = category_like(column)
     if like is not None:
         return objects([as_category(cell, like) for cell in cells])
     dated = isinstance(column, Column) and column.kind == "date"
+    if decimal == "," and not dated:
+        cells = [_with_point(cell) for cell in cells]
     read = day if dated else number
     found = np.array([read(cell) for cell in cells], np.float64)
     return of_kind(found, column.kind) if isinstance(column, Column) else found
 
 
-def _is_text(column: Column | Outcome) -> bool:
-    """Whether cells are kept as they are, or are dates."""
-    return category_like(column) is not None or (
-        isinstance(column, Column) and column.kind == "date"
-    )
+def check_format(delimiter: str, decimal: str) -> None:
+    """Raise a `ValueError` unless numbers and cells can be told apart."""
+    check_choice("decimal", decimal, (".", ","))
+    if decimal == delimiter:
+        raise ValueError(f"decimal and delimiter are both {decimal!r}: give delimiter=';', say.")
 
 
-def _with_point(cell: str | None) -> str | None:
+def _with_point(cell: object) -> object:
     """A number with a decimal comma as one with a point; nothing, if it has a point already."""
-    return None if cell is None or "." in cell else cell.replace(",", ".")
+    if not isinstance(cell, str):
+        return cell
+    return None if "." in cell else cell.replace(",", ".")
 
 
 def category_like(column: Column | Outcome) -> str | bool | None:

@@ -129,12 +129,7 @@ def check_data(
     if isinstance(estimator, CategoryEncoder):
         found = list(_categories(X, clone(estimator).fit(X)))
     elif isinstance(estimator, ColumnTransformer):
-        found = [
-            finding
-            for _, step, columns in clone(estimator).fit(X).transformers_
-            if isinstance(step, BaseEstimator)
-            for finding in check_data(_safe_indexing(X, columns, axis=1), estimator=step).findings
-        ]
+        found = list(_of_steps(X, estimator))
     else:
         n_persons = None if person is None else int(person.max()) + 1
         regression, found = isinstance(estimator, RegressorMixin), []
@@ -148,6 +143,18 @@ def check_data(
     if person is not None:
         found += _persons(person, as_labels(groups), parameters.get("max_rows_per_person"))
     return DataReport(tuple(found))
+
+
+def _of_steps(X: Any, estimator: ColumnTransformer) -> Iterator[str]:
+    """Faults of the columns that each step is given; none is fitted, as some would spend budget."""
+    rows = np.asarray(X, object) if isinstance(X, list) else X
+    for _, step, columns in estimator.transformers:
+        first = step.steps[0][1] if isinstance(step, Pipeline) else step
+        own = columns(rows) if callable(columns) else columns
+        if isinstance(first, BaseEstimator) and np.size(own):
+            # One name alone stands for a column of texts, which is not a table.
+            part = _safe_indexing(rows, [own] if np.ndim(own) == 0 else own, axis=1)
+            yield from check_data(part, estimator=first).findings
 
 
 def _numbers(

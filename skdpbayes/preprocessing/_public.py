@@ -37,6 +37,7 @@ DeclaredCategories: TypeAlias = (
 )
 
 
+_ROUNDING = 1e-6
 _TELLING: ContextVar[bool] = ContextVar("telling", default=False)
 
 
@@ -265,8 +266,9 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         low, high, start, end = self._map()
         values = np.where(np.isnan(values), self._instead(), values)
         if _TELLING.get():
+            room = _ROUNDING * np.maximum(np.abs(low), np.abs(high))  # of single precision
             _tell_of(
-                np.sum((values < low) | (values > high), axis=0),
+                np.sum((values < low - room) | (values > high + room), axis=0),
                 self._names(),
                 "beyond the declared bounds",
                 "They count as the bounds.",

@@ -416,25 +416,25 @@ class NADPVI:
             )
         unclear = _look(model, state).unclear
 
-        def reported(h: jax.Array) -> tuple[jax.Array, jax.Array]:
-            """Information and covariance, if this were the curvature."""
+        def under(h: jax.Array) -> tuple[jax.Array, jax.Array]:
+            """Information and precision, if this were the curvature."""
             learnt = _learnt(model, state, h, unclear)
             precision = normal_given(model, *learnt, (state.theta, state.covariance))[1]
-            return learnt[0], jnp.linalg.inv(precision)
+            return learnt[0], precision
 
         information, linear = _learnt(model, state, asked, unclear)
         if _one_response(model):
             # Of covariances the mean counts: where an eigenvalue may be small, it is large.
-            each, covariances = jax.lax.map(reported, _possible(model, state, estimated))
+            each, precisions = jax.lax.map(under, _possible(state, estimated))
             likelihood = Likelihood(information, linear, each[0])
-            precision = jnp.linalg.inv(jnp.mean(covariances[1:], axis=0))
+            precision = jnp.linalg.inv(jnp.mean(jnp.linalg.inv(precisions[1:]), axis=0))
             return Found(state.theta, precision, likelihood, jnp.ones(()))
-        own, covariance = reported(estimated)
+        own, precision = under(estimated)
         likelihood = Likelihood(information, linear, own)
         if averages_over_scales(model):
             mean, precision = averaged_given(model, *likelihood)
             return Found(mean, precision, likelihood, jnp.ones(()))
-        return Found(state.theta, jnp.linalg.inv(covariance), likelihood, jnp.ones(()))
+        return Found(state.theta, precision, likelihood, jnp.ones(()))
 
     def programs(self, model: Model, state: TraceState) -> Iterator[Lowered]:
         """The program of `found`, to be compiled."""
@@ -657,13 +657,13 @@ def _one_response(model: Model) -> bool:
     return knows_responses(model) and not isinstance(model, HasWorkingPoint)
 
 
-def _possible(model: Model, state: TraceState, estimated: jax.Array) -> jax.Array:
+def _possible(state: TraceState, estimated: jax.Array) -> jax.Array:
     """The estimated curvature, and others that it may be, by its noise, (1 + n, P, P)."""
     values, vectors = jnp.linalg.eigh(estimated, symmetrize_input=False)
     variance = state.known.variance.astype(values.dtype)
     others = possible_eigenvalues(values.clip(0), variance, _POSSIBLE, jnp)
     each = jnp.concatenate([values[None], others])
-    return jax.vmap(lambda own: _positive(model, (vectors * own) @ vectors.T))(each)
+    return jax.vmap(lambda own: (vectors * own) @ vectors.T)(each)
 
 
 def _without_doubtful(curvature: jax.Array, known: Curvature) -> jax.Array:

@@ -298,6 +298,16 @@ def test_predictive_density_is_that_of_the_labels(model):
         assert model.score(rows, np.array(labels, object)) * 53 == pytest.approx(
             model.score(X[:50], y[:50]) * 50
         )
+    weights = np.arange(50.0)
+    assert model.score(X[:50], y[:50], weights) == pytest.approx(
+        weights @ (model.predict(X[:50]) == y[:50]) / weights.sum()
+    )
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.score(X[:2], [0])
+    schema = Schema({f"x{j}": {} for j in range(X.shape[1])}, {"name": "y", "labels": [0, 1]})
+    read = clone(model).set_params(classes=schema)
+    vars(read).update({own: value for own, value in vars(model).items() if own != "classes"})
+    assert read.score(X[:50], y[:50].astype(str)) == model.score(X[:50], y[:50])
 
 
 def test_posterior_draws(model):

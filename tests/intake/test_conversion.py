@@ -178,6 +178,19 @@ def test_the_command(tmp_path, capsys):
         assert stopped.value.code == 2 and capsys.readouterr().err.count("\n") == 1
 
 
+def test_decimal_commas(tmp_path):
+    source, target = tmp_path / "commas.csv", tmp_path / "t"
+    source.write_text("age;ill\n44,5;no\n4.5;yes\n7;no\n")
+    schema = Schema({"age": {"bounds": [0, 100]}}, {"name": "ill", "labels": ["no", "yes"]})
+    how = {"delimiter": ";", "decimal": ","}
+    expected = read_csv(source, schema, **how)[0]["age"]
+    convert(source, target, schema, **how)
+    np.testing.assert_array_equal(open_table(target)[:].to_pandas()["age"], expected)
+    assert expected.tolist()[::2] == [44.5, 7.0] and np.isnan(expected[1])
+    with pytest.raises(ValueError, match="both ','"):
+        convert(source, tmp_path / "u", schema, decimal=",")
+
+
 def test_a_pandas_frame_of_the_table_is_read_alike(tmp_path):
     """Text categories are a dictionary of the schema's, which pandas knows as categories."""
     convert(written_csv(tmp_path), tmp_path / "t", SCHEMA)

@@ -28,6 +28,7 @@ from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import prior_axes
+from skdpbayes.models.denoising import possible_eigenvalues
 from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
 from skdpbayes.solvers.averages import Averages, over
 from skdpbayes.solvers.na_dpvi import (
@@ -35,7 +36,9 @@ from skdpbayes.solvers.na_dpvi import (
     _combined,
     _curvature_error,
     _estimated,
+    _learnt,
     _less_sure,
+    _one_response,
     _trust,
     _without_doubtful,
 )
@@ -199,17 +202,29 @@ def test_an_error_of_the_curvature_is_in_what_far_points_count_for():
             share = expected / (expected + 0.01)
             np.testing.assert_allclose(_combined(model, own).point[0], 0.3 * share[0], rtol=1e-3)
         assert 0.05 < share[0] < 0.45
+        # Other models keep what they had.
+        other = (
+            DPBayesianLogisticRegression(classes=[0, 1], fit_intercept=False, solver="dpvi")
+            .plan(N, 3)
+            .model
+        )
+        linear = DPBayesianLinearRegression(bounds=((-1, 1), (-1, 1))).plan(N, 1).model
+        kinds = (model, other, linear.marginal(linear.init()))
+        assert [_one_response(kind) for kind in kinds] == [True, False, False]
+        without = own._replace(known=known._replace(kept_variance=jnp.float32(0)))
+        np.testing.assert_array_equal(_combined(other, own).point, _combined(other, without).point)
 
 
 def test_reported_covariances_are_means_over_possible_curvatures():
     with enable_x64(True):
         model, solver, state = one_response()
+        assert solver.curvature_every == 3
         axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
         curvature = jnp.asarray((axes * [4000.0, 3500.0, 80.0]) @ axes.T)
         blocks = state.blocks._replace(
             weight=state.blocks.weight.at[0].set(0.01), noise=state.blocks.noise.at[0].set(500.0)
         )
-        own = {}
+        own, zero = {}, jnp.zeros((3, 3))
         for variance in (0.0, 900.0):
             known = state.known._replace(kept_matrix=curvature, kept_variance=jnp.float32(variance))
             seen = state._replace(
@@ -224,6 +239,13 @@ def test_reported_covariances_are_means_over_possible_curvatures():
         alone = np.diag(axes.T @ np.linalg.inv(plain) @ axes)
         more = np.diag(covariance) / alone
         assert 1 < more[0] < 1.05 and 1 < more[1] < 1.05 and more[2] > 1.3
+        values, vectors = np.linalg.eigh(np.asarray(_estimated(model, seen)))
+        possible = possible_eigenvalues(values, 900.0, 16, np)
+        each = []
+        for some in possible:
+            information, _ = _learnt(model, seen, jnp.asarray((vectors * some) @ vectors.T), zero)
+            each.append(np.linalg.inv(np.asarray(information) + np.eye(3)))
+        np.testing.assert_allclose(axes @ covariance @ axes.T, np.mean(each, axis=0), rtol=1e-5)
 
 
 def test_of_models_whose_coordinates_may_differ_alone():

@@ -206,6 +206,14 @@ def test_reported_covariances_are_mixed_and_not_curvatures():
     values, vectors = reported_spectrum(like, simulated, alone)
     covariance = turn @ np.diag([0.25 / 1 + 0.75 / 9, 0.25 / 4 + 0.75 / 4]) @ turn.T
     np.testing.assert_allclose((vectors / values) @ vectors.T, covariance, rtol=1e-9)
+    # Where they have other eigenvectors, along those of their mean.
+    other = np.array([[20.0, 6.0], [6.0, 3.0]])
+    values, vectors = reported_spectrum(like, np.eye(2), other)
+    along = np.linalg.eigh(0.25 * 2 * np.eye(2) + 0.75 * other)[1]
+    inverse = 0.25 / 2 + 0.75 / np.diag(along.T @ other @ along)
+    np.testing.assert_allclose(
+        (vectors / values) @ vectors.T, (along * inverse) @ along.T, rtol=1e-9
+    )
     # What is told of a difference is believed.
     told = apart(turn @ np.diag([2.0, -1.0]) @ turn.T)
     values, vectors = reported_spectrum(told, simulated, alone)
