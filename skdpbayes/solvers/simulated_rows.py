@@ -256,9 +256,9 @@ def reported_spectrum(
 ) -> tuple[jax.Array, jax.Array]:
     """As `spectrum`, with inverses averaged, since a covariance is one.
 
-    Along the coefficients the released curvature may be many times too large. They are averaged
-    along the axes of the mean: of no column's direction the two are sure, where it is nearly zero
-    in both, and the inverses of the whole would be huge in two directions.
+    Along the coefficients the released curvature may be many times too large. Along an empty column
+    both are nearly zero, in directions that differ by noise, and the mean of the whole inverses
+    would be huge in two directions: they are averaged along the axes of the mean.
     """
     share, back = like.alike_reported, _power(simulated, -0.5)
     _, axes = jnp.linalg.eigh(share * like.believed + (1 - share) * alone)
