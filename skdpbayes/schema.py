@@ -298,14 +298,17 @@ class Schema:
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
-        """A schema of a file whose name ends in ``.toml`` or ``.json``."""
+        """A schema of a file whose name ends in ``.toml`` or ``.json``; errors name the file."""
         path = Path(path)
         if path.suffix not in (".toml", ".json"):
             raise ValueError(
                 f"The name of a schema's file must end in .toml or .json, got {str(path)!r}."
             )
         text = path.read_text("utf-8")
-        return cls.from_toml(text) if path.suffix == ".toml" else cls.from_json(text)
+        try:
+            return cls.from_toml(text) if path.suffix == ".toml" else cls.from_json(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def save(self, path: str | Path) -> None:
         """Write the schema to a file whose name ends in ``.json``, for `load`."""

@@ -108,6 +108,14 @@ def test_files_are_read_by_their_names(tmp_path):
     assert Schema.load(tmp_path / "own.toml") == PEOPLE
     with pytest.raises(ValueError, match=r"end in .toml or .json"):
         Schema.load("own.yaml")
+    for name, text, message in (
+        ("a.toml", "age = [", "a.toml: "),
+        ("a.json", "{", "a.json: "),
+        ("b.json", '{"columns": []}', "b.json: A schema needs"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=message):
+            Schema.load(tmp_path / name)
 
 
 def test_a_schema_is_frozen_and_is_copied_compared_and_hashed():
