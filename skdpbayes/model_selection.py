@@ -635,7 +635,7 @@ class _Score(NamedTuple):
     noise_std: float
 
 
-def _usable(model: Any, X: Any, y: Any) -> np.ndarray:
+def _usable(model: PrivateEstimator, X: Any, y: Any) -> np.ndarray:
     """Mask of the rows that a fit would use."""
     records = model._reader().read(model, X, y).pack()
     usable, places = records.usable, records.places

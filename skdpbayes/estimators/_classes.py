@@ -11,10 +11,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from skdpbayes.checks import check_number, warn_user
-from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import LONGEST_ROW, norm_of
-from skdpbayes.intake.labels import as_labels, classes_of, codes
+from skdpbayes.intake.labels import codes, codes_of_labels
 from skdpbayes.intake.rows import bounded_rows
 
 
@@ -132,10 +131,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         """
         check_is_fitted(self)
         check_consistent_length(X, y)
-        labels = np.ravel(np.asarray(as_labels(y)))
-        if self.classes is not None:  # read as the fit reads them
-            labels, _, _ = classes_of(Declared.of_classes(self.classes), y, labels)
-        own = codes(labels, self.classes_)
+        labels, own = codes_of_labels(self.classes, y, self.classes_)
         if (own < 0).any():
             warn_user(
                 f"{(own < 0).sum()} of {len(own)} labels are not in classes_, such as "

@@ -209,8 +209,7 @@ def _packed(column: Column | Outcome, values: np.ndarray) -> Any:
 
 def _of_csv(source: Path, schema: Schema, delimiter: str, decimal: str) -> Iterator[list[Any]]:
     wanted = described(schema)
-    names = [column.name for column in wanted]
-    for cells in csv_cells(source, names, delimiter, _BLOCK):
+    for cells in csv_cells(source, schema, delimiter, _BLOCK):
         yield [
             _packed(own, values_of(own, some, decimal))
             for own, some in zip(wanted, cells, strict=True)

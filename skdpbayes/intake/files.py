@@ -96,27 +96,11 @@ def read_csv(
     """
     check_format(delimiter, decimal)
     wanted = described(schema)
-    names = [column.name for column in wanted] + ([] if groups is None else [groups])
-    try:
-        (cells,) = csv_cells(source, names, delimiter)
-    except MissingColumnsError as error:
-        if schema.outcome is None or error.names != [schema.outcome.name]:
-            raise
-        raise ValueError(
-            f"{error} Rows to predict have no outcome: give schema.select(schema.names)."
-        ) from None
+    (cells,) = csv_cells(source, schema, delimiter, groups=groups)
     persons = [] if groups is None else [objects([cell or None for cell in cells.pop()])]
     read = [values_of(column, own, decimal) for column, own in zip(wanted, cells, strict=True)]
     y = None if schema.outcome is None else read.pop()
     return _table(schema.names, read), y, *persons
-
-
-class MissingColumnsError(ValueError):
-    """A header that lacks columns, or repeats some."""
-
-    def __init__(self, message: str, names: list[str]) -> None:
-        super().__init__(message)
-        self.names = names
 
 
 def described(schema: Schema) -> list[Column | Outcome]:
@@ -126,22 +110,29 @@ def described(schema: Schema) -> list[Column | Outcome]:
 
 def csv_cells(
     source: str | Path | BinaryIO | io.StringIO,
-    names: Sequence[str],
+    schema: Schema,
     delimiter: str,
     size: int | None = None,
+    groups: str | None = None,
 ) -> Iterator[list[list[str | None]]]:
-    """Cells of each named column, of `size` lines at a time, or of all; see `read_csv`."""
+    """Cells of each column that a schema describes, and of `groups`, by `size` lines or all.
+
+    See `read_csv`.
+    """
+    names = [column.name for column in described(schema)] + ([] if groups is None else [groups])
     lines = _lines(source)
     header = _parsed_line(next(lines, b""), delimiter, header=True)
     missing = [name for name in names if name not in header]
     twice = [name for name in names if header.count(name) > 1]
     if missing or twice:
         wrong = [f"it lacks {missing}"] * bool(missing) + [f"it repeats {twice}"] * bool(twice)
-        raise MissingColumnsError(
+        told = (
             "The header must name each column of the schema, and that of groups, once, but "
-            f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}.",
-            missing,
+            f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}."
         )
+        if schema.outcome is not None and missing == [schema.outcome.name] and not twice:
+            told += " Rows to predict have no outcome: give schema.select(schema.names)."
+        raise ValueError(told)
     places = [header.index(name) for name in names]
     while True:
         cells: list[list[str | None]] = [[] for _ in names]

@@ -77,6 +77,14 @@ def _lookup(position: Mapping[object, int], label: object) -> int:
         return -1
 
 
+def codes_of_labels(classes: Any, y: Any, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Labels as a fit with the parameter `classes` reads them, and their positions in `labels`."""
+    own = np.ravel(np.asarray(as_labels(y)))
+    if classes is not None:
+        own, _, _ = classes_of(Declared.of_classes(classes), y, own)
+    return own, codes(own, labels)
+
+
 def classes_of(declared: Declared, given: Any, y: Any) -> tuple[Any, np.ndarray, tuple[str, ...]]:
     """The labels of the rows, the sorted set of labels, and reasons that void the guarantee.
 

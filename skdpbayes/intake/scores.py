@@ -15,8 +15,7 @@ from scipy.special import expit
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
-from skdpbayes.declarations import Declared
-from skdpbayes.intake.labels import as_labels, classes_of, codes
+from skdpbayes.intake.labels import codes_of_labels
 
 LONGEST_LOSS = 3.0  # nats of log-loss beyond which a row counts as wholly wrong
 
@@ -60,9 +59,8 @@ def _score_of_one(call: Callable[..., Any], model: Any, X: Any, y: Any, i: int) 
 
 def _probability_of_label(model: Any, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Probability of each record's own label, NaN if it is unknown, and the largest one."""
-    declared = Declared.of_classes(model.classes)
-    labels, _, _ = classes_of(declared, y, np.asarray(as_labels(y)))  # as in its fit
-    probability, code = model.predict_proba(X), codes(labels, model.classes_)
+    _, code = codes_of_labels(model.classes, y, model.classes_)
+    probability = model.predict_proba(X)
     own = np.where(code >= 0, probability[np.arange(len(code)), code], np.nan)
     return own, probability.max(axis=1)
 
