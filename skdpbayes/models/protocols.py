@@ -267,18 +267,18 @@ class HasSamplingRate(Protocol):
 
 
 class Response(NamedTuple):
-    """A record's response, and those that it might have had.
+    """Responses of a record, and those that it might have had, independent given the rest of it.
 
     Attributes
     ----------
     slope : array of shape (k, P)
-        Of the k parameters of the law in the P ravelled parameters of the model.
-    own : array of shape (k,)
-        Score of the response in the parameters of its law.
-    others : array of shape (n, k)
-        The same for responses that stand for the law.
-    shares : array of shape (n,)
-        Their probabilities, of sum one.
+        Of the k parameters of their laws in the P ravelled parameters of the model.
+    own : array of shape (R, k)
+        Scores of the R responses in the parameters of the laws.
+    others : array of shape (R, n, k)
+        The same for n values that stand for each law.
+    shares : array of shape (R, n)
+        Their probabilities, of sum one for each response.
     """
 
     slope: jax.Array
@@ -289,11 +289,11 @@ class Response(NamedTuple):
 
 @runtime_checkable
 class HasResponse(Protocol):
-    """Records with one response each, whose law given the rest of the record is known."""
+    """Records with responses whose laws given the rest of the record are known."""
 
     @property
-    def one_response(self) -> bool:
+    def known_responses(self) -> bool:
         """Whether this model is one of them."""
 
     def response(self, params: Params, record: Record) -> Response:
-        """A record's response, and those that it might have had."""
+        """A record's responses, and those that it might have had."""

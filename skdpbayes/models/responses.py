@@ -1,4 +1,4 @@
-"""Clipped scores of mean zero, for records with one response whose law the model knows.
+"""Clipped scores of mean zero, for records with responses whose laws the model knows.
 
 Clipping shortens surprising records most, which moves the zero of the summed scores. Given the rest
 of a record, the model says how likely each response is; so the expectation of the clipped score is
@@ -7,6 +7,10 @@ known too, and is taken off. What is left has mean zero at the truth whatever th
 
 The score is ``J' u(y)``: J is the slope of the law's parameters, the same for all responses, and u
 the score in these few parameters. Sums over responses need u alone.
+
+Several responses of a record are independent given the rest of it. Each is clipped by itself, to
+its part of the norm: the expectation of a sum that is clipped as a whole would be one over all
+combinations.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ class Fair(NamedTuple):
 
 def knows_responses(model: object) -> TypeGuard[HasResponse]:
     """Whether the model says how likely each response of a record is."""
-    return isinstance(model, HasResponse) and model.one_response
+    return isinstance(model, HasResponse) and model.known_responses
 
 
 def _double(response: Response) -> Response:
@@ -43,23 +47,38 @@ def _double(response: Response) -> Response:
     return jax.tree.map(lambda x: jnp.asarray(x, float), response)
 
 
+def _squared_lengths(slope: jax.Array, u: jax.Array) -> jax.Array:
+    """Of scores in the parameters of laws, (..., k)."""
+    return jnp.sum((u @ (slope @ slope.T)) * u, axis=-1)
+
+
+def _typical_squares(response: Response) -> jax.Array:
+    """Mean squares of the lengths of the scores of each possible response, (R,)."""
+    squares = _squared_lengths(response.slope, response.others)
+    return jnp.maximum(jnp.sum(response.shares * squares, axis=1), _TINY)
+
+
 def typical_length(response: Response) -> jax.Array:
     """Root mean square of the lengths of a record's possible scores."""
-    slope, _, others, shares = _double(response)
-    squares = jnp.sum((others @ (slope @ slope.T)) * others, axis=1)
-    return jnp.sqrt(jnp.maximum(shares @ squares, _TINY))
+    return jnp.sqrt(jnp.sum(_typical_squares(_double(response))))
 
 
 def typical_sizes(response: Response) -> jax.Array:
     """Root mean squares of the entries of a record's possible scores, (P,)."""
     slope, _, others, shares = _double(response)
-    return jnp.sqrt(shares @ jnp.square(others @ slope))
+    return jnp.sqrt(jnp.sum(shares[..., None] * jnp.square(others @ slope), axis=(0, 1)))
 
 
 def typical_moments(response: Response) -> Contribution:
     """Second moments of the entries of a record's possible scores, (P, P)."""
     slope, _, others, shares = _double(response)
-    return information((others * shares[:, None]).T @ others, slope)
+    return information(_second(others, shares), slope)
+
+
+def _second(others: jax.Array, shares: jax.Array) -> jax.Array:
+    """Weighted second moments of possible scores, summed over the responses, (k, k)."""
+    others = others.reshape(-1, others.shape[-1])
+    return (others * shares.reshape(-1, 1)).T @ others
 
 
 def information(of_law: jax.Array, slope: jax.Array) -> Contribution:
@@ -82,27 +101,31 @@ def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Arr
     norm : float
         No score is longer.
     """
-    slope, own, others, shares = response = _double(model.response(params, record))
-    gram = slope @ slope.T
+    response = _double(model.response(params, record))
+    slope, own, others, shares = response
 
     def length(u: jax.Array) -> jax.Array:
-        return jnp.sqrt(jnp.maximum(jnp.sum((u @ gram) * u, axis=-1), _TINY))
+        return jnp.sqrt(jnp.maximum(_squared_lengths(slope, u), _TINY))
 
-    typical = typical_length(response)
+    each = jnp.sqrt(_typical_squares(response))
+    typical = jnp.sqrt(jnp.sum(each**2))
+    norms = norm * each / jnp.sum(each)
     weight = jnp.minimum(norm / typical, 1)
-    kept = jnp.minimum(weight, norm / length(others))  # factors of clipping
-    mean = (shares * (kept - weight)) @ others  # the score itself has mean zero
-    # With its expectation taken off, a score may be longer than `norm` by the latter's length.
-    room = 1 / (1 + length(mean) / norm)
+    kept = jnp.minimum(weight, norms[:, None] / length(others))  # factors of clipping
+    # The scores themselves have mean zero.
+    mean = jnp.einsum("rn,rnk->rk", shares * (kept - weight), others)
+    # With its expectation taken off, a score may be longer than its norm by the latter's length.
+    room = 1 / (1 + jnp.max(length(mean) / norms))
     # Without a response a record has no score, and must have no curvature. Nor has one whose points
     # do not stand for the law, as if nearly all of it were closer to one than single precision
     # tells: that depends on covariates alone, so that leaving the record out is no bias.
-    stands = length(shares @ others) <= _WRONG * typical
+    off = length(jnp.einsum("rn,rnk->rk", shares, others))
+    stands = jnp.all(off <= _WRONG * each)
     room = jnp.where(jnp.isfinite(own).all() & stands, room, jnp.nan)
-    score = room * (jnp.minimum(weight, norm / length(own)) * own - mean)
-    second = (others * (shares * kept)[:, None]).T @ others
-    spread = (others * (shares * kept**2)[:, None]).T @ others - jnp.outer(mean, mean)
-    spread = room**2 * spread
+    own_kept = jnp.minimum(weight, norms / length(own))
+    score = room * jnp.sum(own_kept[:, None] * own - mean, axis=0)
+    second = _second(others, shares * kept)
+    spread = room**2 * (_second(others, shares * kept**2) - mean.T @ mean)
     variances = jnp.maximum(jnp.sum((spread @ slope) * slope, axis=0), 0)
     return Fair(
         score @ slope,

@@ -77,6 +77,7 @@ from skdpbayes.models.protocols import (
     HasInformation,
     HasPrecondition,
     HasStartVariance,
+    HasScoreUnit,
     HasWorkingPoint,
     Number,
 )
@@ -423,7 +424,7 @@ class NADPVI:
             return learnt[0], precision
 
         information, linear = _learnt(model, state, asked, unclear)
-        if _one_response(model):
+        if _unlike(model):
             # Of covariances the mean counts: where an eigenvalue may be small, it is large.
             each, precisions = jax.lax.map(under, _possible(state, estimated))
             likelihood = Likelihood(information, linear, each[0])
@@ -592,7 +593,7 @@ def _combined(model: Model, state: TraceState) -> Averages:
     if isinstance(model, HasStartVariance):
         away *= jnp.minimum(1, jnp.sum(jnp.square(moved / 2), axis=1, keepdims=True))
     doubt = jax.vmap(lambda x: _shared(model, x))(away)
-    if _one_response(model):
+    if _unlike(model):
         doubt += _wrong(model, state)
     return average(doubted(blocks, doubt))
 
@@ -649,12 +650,13 @@ def _estimated(model: Model, state: TraceState) -> jax.Array:
     return _positive(model, h)
 
 
-def _one_response(model: Model) -> bool:
-    """Whether its responses are known, and its scores released at the estimate.
+def _unlike(model: Model) -> bool:
+    """Whether records may tell of some parameters far less than of others.
 
-    Parameters may be anything, and records may tell of some far less than of others.
+    Parameters of a user's model may be anything. With a working point, scores are taken elsewhere.
     """
-    return knows_responses(model) and not isinstance(model, HasWorkingPoint)
+    own = knows_responses(model) or isinstance(model, HasScoreUnit)
+    return own and not isinstance(model, HasWorkingPoint)
 
 
 def _possible(state: TraceState, estimated: jax.Array) -> jax.Array:

@@ -183,14 +183,14 @@ def test_the_law_of_a_class_is_that_of_the_outputs(name):
     likelihood = mapped(lambda record: outputs.log_likelihood(params, record))
     one = {"x": np.repeat(batch["x"][:1], classes, axis=0), "y": batch["y"]}
     response = mapped(lambda record: outputs.response(params, record))(one)
-    np.testing.assert_allclose(response.shares[0], np.exp(likelihood(one)), rtol=1e-5)
-    np.testing.assert_allclose(response.shares.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(response.shares[0, 0], np.exp(likelihood(one)), rtol=1e-5)
+    np.testing.assert_allclose(response.shares.sum(axis=2), 1, rtol=1e-5)
     gradients = mapped(
         lambda record: ravel_pytree(jax.grad(outputs.log_likelihood)(params, record))[0]
     )(one)
-    scores = np.einsum("nkp,nk->np", response.slope, response.own)
+    scores = np.einsum("nkp,nk->np", response.slope, response.own[:, 0])
     np.testing.assert_allclose(scores, gradients, atol=1e-5)
-    np.testing.assert_allclose(response.own, response.others[0], rtol=1e-6)
+    np.testing.assert_allclose(response.own[:, 0], response.others[0, 0], rtol=1e-6)
 
 
 def test_a_record_without_a_class_has_no_response():

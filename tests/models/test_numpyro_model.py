@@ -455,9 +455,10 @@ def test_no_discrete_law_is_predicted_as_nan(name):
         assert model.program.weighed
         record = {"0": x[0], "1": np.int32(3)}
         response = jax.jit(model.response)({"w": draws[0]}, record)
-        scores = np.asarray(response.others @ response.slope)
-        np.testing.assert_allclose(response.shares @ scores, 0, atol=1e-3)
-        np.testing.assert_allclose(response.own @ response.slope, scores[3], rtol=1e-4, atol=1e-5)
+        scores = np.asarray(response.others[0] @ response.slope)
+        np.testing.assert_allclose(response.shares[0] @ scores, 0, atol=1e-3)
+        own = response.own[0] @ response.slope
+        np.testing.assert_allclose(own, scores[3], rtol=1e-4, atol=1e-5)
 
 
 def truncated_cauchy(eta):

@@ -185,7 +185,7 @@ def test_norms_are_those_of_scores_in_all_coordinates(function):
     whole = flat_start(model)[1](small.basis @ own)
     norm = (
         typical_length(small.response(own, record))
-        if small.one_response
+        if small.known_responses
         else jnp.linalg.norm(jax.grad(small.log_likelihood)(own, record))
     )
     np.testing.assert_allclose(small.score_norm(own, record), norm, rtol=1e-4)

@@ -13,7 +13,7 @@ from skdpbayes.mechanism.contributions import Quadratic, contribution_norms
 from skdpbayes.mechanism.private_sum import _chunk_sums
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.models.base import flat_start, score_scale, unbiased_weight, weighted_score
-from skdpbayes.models.numpyro.laws import has_points, is_censored, points
+from skdpbayes.models.numpyro.laws import is_censored, n_responses, points
 from skdpbayes.models.numpyro.program import Program, _in_support
 from skdpbayes.models.numpyro.reading import read_model
 from skdpbayes.models.protocols import Response
@@ -100,8 +100,8 @@ def somewhere(model):
     ids=lambda law: type(law).__name__,
 )
 def test_points_have_the_moments_of_their_law(law):
-    assert has_points(law.expand([1]))
-    y, shares = (np.asarray(x, float) for x in points(law.expand([1])))
+    assert n_responses(law.expand([1])) == 1
+    y, shares = (np.asarray(x[:, 0], float) for x in points(law.expand([1])))
     sd = float(law.variance) ** 0.5
     assert abs(shares.sum() - 1) < 1e-5
     off = y - float(law.mean)
@@ -116,7 +116,7 @@ def test_points_have_the_moments_of_their_law(law):
 def test_a_density_without_bound_has_points_in_the_precision_of_rounds(law):
     """At the ends of their range, where points are in double precision and densities infinite."""
     with jax.enable_x64(True):
-        y, shares = (np.asarray(x, float) for x in points(law.expand([1])))
+        y, shares = (np.asarray(x[:, 0], float) for x in points(law.expand([1])))
     assert abs(shares.sum() - 1) < 1e-5
     off = y - float(law.mean)
     assert abs(shares @ off) < 0.01 * float(law.variance) ** 0.5
@@ -133,7 +133,7 @@ def test_a_density_without_bound_has_points_in_the_precision_of_rounds(law):
     ids=lambda law: type(law).__name__,
 )
 def test_laws_that_are_not_of_one_number_have_no_points(law):
-    assert not has_points(law)
+    assert n_responses(law) == 0
 
 
 def matrix_of(contributions):
@@ -155,7 +155,7 @@ def matrix_of(contributions):
 )
 def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law):
     model = read(law)
-    assert model.one_response and model.program.unbiased
+    assert model.known_responses and model.program.unbiased
     params, unravel = somewhere(model), ravel_pytree(model.init())[1]
     flat = ravel_pytree(params)[0]
     y = drawn(law, model, params)
@@ -230,7 +230,7 @@ def test_a_response_that_its_law_cannot_have_does_not_count(law, more, possible,
     @jax.vmap
     def one(y):
         record = RECORD | {"y": y} | ({"limit": jnp.float32(2)} if more else {})
-        if model.one_response:
+        if model.known_responses:
             fair = fair_score(model, params, record, NORM)
             parts = [fair.score, fair.curvature, fair.covariance, fair.variances]
         else:
@@ -302,7 +302,7 @@ def test_a_censored_response_has_a_bounded_score_of_mean_zero():
     """Whenever records stop being seen, on which the bound does not depend."""
     limit = ("limit", (), "float32")
     model = read(exponential, limit)
-    assert model.program.censored and not model.one_response and model.program.unbiased
+    assert model.program.censored and not model.known_responses and model.program.unbiased
     params = somewhere(model)
     ends = np.random.default_rng(0).exponential(2.0, N).astype(np.float32)
     seen = np.minimum(drawn(exponential, model, params), ends)
@@ -401,12 +401,12 @@ def test_no_record_adds_more_than_the_norm_that_noise_is_for(law, solver, ratio)
     model = read_model(Program(model_of(law), fields), {})[0]
     records = records_of(fields, 0 if law in (poisson, labels) else 0.5)
     theta = np.full(flat_start(model)[0].size, 0.8, np.float32)
-    if model.one_response:
+    if model.known_responses:
         scale = score_scale(model, flat_start(model)[1](jnp.asarray(theta)))
         assert scale > 1.5 or scale < 0.7
     scores, curvatures = in_units_of_the_noise(model, solver, records, theta)
     # A curvature at full length has the most of the budget of its round.
-    beside = 1 if isinstance(solver, DPVI) or not model.one_response else 2
+    beside = 1 if isinstance(solver, DPVI) or not model.known_responses else 2
     most = (1 - beside * SIDE_SHARE) ** 0.5
     for (added, *_), least in ((scores, 0.99), (curvatures, 0.99 * most)):
         assert np.isfinite(added).all() and least < added.max() <= 1
@@ -417,19 +417,20 @@ def test_no_record_adds_more_than_the_norm_that_noise_is_for(law, solver, ratio)
     assert 0.6 < lengths[plain].max() <= 1 + 1e-5
     square = scores[2]["score"] ** 2
     np.testing.assert_allclose(curvatures[2]["curvature"] / square, ratio, rtol=1e-4)
-    if model.one_response:  # whatever the response
+    if model.known_responses:  # whatever the response
         assert lengths[np.isfinite(lengths)].max() <= 1 + 1e-5
 
 
 class NearlyCollinear:
     """A law of two numbers whose slopes are long, and differ by little."""
 
-    one_response = True
+    known_responses = True
 
     def response(self, params, record):
         del params, record
-        own, shares = jnp.float32([9, -9]), jnp.float32([0.5, 0.5])
-        return Response(jnp.float32([[1e5, 0], [1e5, 1]]), own, jnp.stack([own, -own]) / 3, shares)
+        own, shares = jnp.float32([[9, -9]]), jnp.float32([[0.5, 0.5]])
+        others = jnp.stack([own, -own], axis=1) / 3
+        return Response(jnp.float32([[1e5, 0], [1e5, 1]]), own, others, shares)
 
 
 @pytest.mark.slow

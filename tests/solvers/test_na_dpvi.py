@@ -38,7 +38,7 @@ from skdpbayes.solvers.na_dpvi import (
     _estimated,
     _learnt,
     _less_sure,
-    _one_response,
+    _unlike,
     _trust,
     _without_doubtful,
 )
@@ -210,7 +210,7 @@ def test_an_error_of_the_curvature_is_in_what_far_points_count_for():
         )
         linear = DPBayesianLinearRegression(bounds=((-1, 1), (-1, 1))).plan(N, 1).model
         kinds = (model, other, linear.marginal(linear.init()))
-        assert [_one_response(kind) for kind in kinds] == [True, False, False]
+        assert [_unlike(kind) for kind in kinds] == [True, False, False]
         without = own._replace(known=known._replace(kept_variance=jnp.float32(0)))
         np.testing.assert_array_equal(_combined(other, own).point, _combined(other, without).point)
 

@@ -49,7 +49,7 @@ class Outputs:
     network: Classifier
     draws: jax.Array | None = None
 
-    one_response: ClassVar[bool] = True
+    known_responses: ClassVar[bool] = True
 
     def init(self) -> Params:
         """Outputs as they are."""
@@ -85,7 +85,8 @@ class Outputs:
         slope = jnp.concatenate([in_scale[:, None], in_offsets[:, -scaled.shape[1] :]], axis=1)
         others = jnp.eye(len(shares)) - shares
         own = jnp.where(y >= 0, others[y.clip(0)], jnp.nan)
-        return Response(slope / jnp.maximum(shares, _TINY)[:, None], own, others, shares)
+        slope /= jnp.maximum(shares, _TINY)[:, None]
+        return Response(slope, own[None], others[None], shares[None])
 
     def rescaling(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
         """Factor and shift of the network's ravelled weights by which its outputs become these."""

@@ -33,6 +33,7 @@ _LOCATED = (
 )
 
 _CATEGORICAL = (dist.CategoricalProbs, dist.CategoricalLogits)  # OrderedLogistic is one, too
+_BINARY = (dist.BernoulliProbs, dist.BernoulliLogits)
 _MOST_CATEGORIES = 200  # whose probabilities are computed for each record
 
 _CENSORED = (
@@ -42,13 +43,28 @@ _CENSORED = (
 )
 
 
-def has_points(law: Any) -> bool:
-    """Whether `points` knows the law: of one number, with a mean and a variance or a location."""
-    if law.event_shape or int(np.prod(law.batch_shape)) != 1:
+def n_responses(law: Any) -> int:
+    """How many independent numbers have their points; 0 if `points` does not know the law.
+
+    Each must have a mean and a variance, or a location.
+    """
+    law = by_number(law)
+    return int(np.prod(law.batch_shape)) if _has_points(law) else 0
+
+
+def by_number(law: Any) -> Any:
+    """A law whose log probability is by number, where these are independent."""
+    while isinstance(law, dist.Independent):
+        law = law.base_dist
+    return law
+
+
+def _has_points(law):
+    if law.event_shape:
         return False
     if isinstance(inner_law(law), dist.Unit | dist.Delta | dist.MaskedDistribution):
         return False
-    if is_categorical(law):
+    if _is_finite(law):
         return len(law.enumerate_support(expand=False)) <= _MOST_CATEGORIES
     if isinstance(inner_law(law), _CENSORED) or not (_counts(law.support) or _is_line(law.support)):
         return False
@@ -73,6 +89,15 @@ def is_categorical(law: Any) -> bool:
     return isinstance(inner_law(law), _CATEGORICAL)
 
 
+def is_binary(law: Any) -> bool:
+    """Whether its values are 0 and 1."""
+    return isinstance(inner_law(law), _BINARY)
+
+
+def _is_finite(law):
+    return is_categorical(law) or is_binary(law)
+
+
 def _has_mean(law):
     """Whether NumPyro gives a mean. It is NaN for some laws, whatever their parameters."""
     if isinstance(law, dist.MixtureSameFamily):
@@ -88,7 +113,7 @@ def _has_mean(law):
 def is_censored(law: Any) -> bool:
     """Whether it is one number, observed from the right end of its range up to `censored`."""
     inner = inner_law(law)
-    return isinstance(inner, dist.RightCensoredDistribution) and has_points(inner.base_dist)
+    return isinstance(inner, dist.RightCensoredDistribution) and n_responses(inner.base_dist) == 1
 
 
 def cut_short(law: Any, value: jax.Array) -> tuple[Any, jax.Array]:
@@ -98,7 +123,7 @@ def cut_short(law: Any, value: jax.Array) -> tuple[Any, jax.Array]:
     is bounded: it depends on the response before that point alone.
     """
     inner = inner_law(law)
-    y, shares = points(inner.base_dist)
+    y, shares = _points_of_one(inner.base_dist)
     last = jnp.max(jnp.where(_early(y, shares), y, -jnp.inf))
     cut = dist.RightCensoredDistribution(inner.base_dist, inner.censored | (value > last))
     return cut, jnp.minimum(value, last)
@@ -107,7 +132,7 @@ def cut_short(law: Any, value: jax.Array) -> tuple[Any, jax.Array]:
 def possible_scores(law: Any) -> jax.Array:
     """Scores, in the numbers of its law, that a censored response might have, (n, k)."""
     eta, law_of = parted(inner_law(law).base_dist)
-    y, shares = points(law_of(eta))
+    y, shares = _points_of_one(law_of(eta))
     early = _early(y, shares)
 
     def log_density(eta: jax.Array, y: jax.Array, censored: bool) -> jax.Array:
@@ -116,6 +141,11 @@ def possible_scores(law: Any) -> jax.Array:
     each = jax.vmap(jax.grad(log_density), (None, 0, None))
     scores = jnp.concatenate([each(eta, y, censored) for censored in (False, True)])
     return jnp.where(jnp.concatenate([early, early])[:, None], scores, 0)
+
+
+def _points_of_one(law):
+    y, shares = points(law)
+    return y[:, 0], shares[:, 0]
 
 
 def _early(y, shares):
@@ -140,35 +170,52 @@ def parted(law: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
 
 
 def points(law: Any) -> tuple[jax.Array, jax.Array]:
-    """Responses (n,) and their probabilities (n,), of sum one; gradients stop here."""
-    if is_categorical(law):
-        y = jnp.ravel(law.enumerate_support(expand=False))
-        log = jax.vmap(lambda value: jnp.sum(law.log_prob(value)))(y)
-        return jax.lax.stop_gradient((y, jax.nn.softmax(log)))
+    """Responses (n, R) and their probabilities (n, R), of sum one for each of R numbers.
+
+    Gradients stop here.
+    """
+    law = by_number(law)
+    shape = law.batch_shape
+    if _is_finite(law):
+        values = jnp.ravel(law.enumerate_support(expand=False))
+        y = jnp.broadcast_to(_along(values, shape), (len(values), *shape))
+        shares = jax.nn.softmax(jax.vmap(law.log_prob)(y), axis=0)
+    else:
+        y, shares = _points(law)
+    return jax.lax.stop_gradient((y.reshape(len(y), -1), shares.reshape(len(y), -1)))
+
+
+def _points(law):
     centre, spread = _centre_and_spread(law)
     if _counts(law.support):
         y, log_step = _counted(law, centre, spread)
     else:
-        free, log_step = centre + spread * np.sinh(_STEPS), jnp.asarray(np.log(np.cosh(_STEPS)))
+        steps = _along(_STEPS, law.batch_shape)
+        free, log_step = centre + spread * np.sinh(steps), jnp.asarray(np.log(np.cosh(steps)))
         transform = biject_to(law.support)
         y = transform(free)
         log_step = log_step + transform.log_abs_det_jacobian(free, y)
     y = y.astype(jnp.float32)
-    log = jax.vmap(lambda value: jnp.sum(law.log_prob(value)))(y) + log_step
+    log = jax.vmap(law.log_prob)(y) + log_step
     # NaN outside of the support; infinite at the ends of some, such as Beta(1/2, 1/2).
-    shares = jax.nn.softmax(jnp.where(log < jnp.inf, log, -jnp.inf))
+    shares = jax.nn.softmax(jnp.where(log < jnp.inf, log, -jnp.inf), axis=0)
     # Far out, densities and their slopes may overflow: such points go where most of the law is.
     far = shares < _NEGLIGIBLE
-    y = jnp.where(far, y[jnp.argmax(shares)], y)
-    return jax.lax.stop_gradient((y, jnp.where(far, 0, shares)))
+    most = jnp.take_along_axis(y, jnp.argmax(shares, axis=0, keepdims=True), axis=0)
+    return jnp.where(far, most, y), jnp.where(far, 0, shares)
+
+
+def _along(x, shape):
+    """A vector along the first axis, before axes of a shape."""
+    return x.reshape(-1, *(1 for _ in shape))
 
 
 def _centre_and_spread(law):
     """Of the response on the whole line: of a count itself, of a positive number its logarithm."""
-    inner = inner_law(law)
+    inner, shape = inner_law(law), law.batch_shape
     if isinstance(inner, _LOCATED):
-        return jnp.squeeze(inner.loc), jnp.squeeze(inner.scale)
-    mean, variance = jnp.squeeze(law.mean), jnp.squeeze(law.variance)
+        return jnp.broadcast_to(inner.loc, shape), jnp.broadcast_to(inner.scale, shape)
+    mean, variance = (jnp.broadcast_to(x, shape) for x in (law.mean, law.variance))
     if _counts(law.support):
         return mean, jnp.sqrt(variance)
     transform = biject_to(law.support)
@@ -182,20 +229,21 @@ def _counted(law, centre, spread):
     All from the least one on if these suffice; equally spaced ones if the least has hardly any
     probability; else the smallest ones, and the middles of intervals that grow in proportion.
     """
-    least = law.support.lower_bound
-    all_ = least + jnp.arange(_N)
+    least, shape = law.support.lower_bound, law.batch_shape
+    each, rest = _along(jnp.arange(_N), shape), _N - _SINGLE
     step = jnp.maximum(jnp.ceil(12 * spread / _N), 1)
     first = jnp.maximum(jnp.floor(centre - _N // 2 * step), least)
-    rest = _N - _SINGLE
     most = jnp.maximum((centre + 12 * spread - least) / _SINGLE, 2 * _N / _SINGLE)
-    tail = jnp.round(_SINGLE * most ** (np.arange(rest + 1) / rest))
-    ends = jnp.concatenate([jnp.arange(_SINGLE), tail])
-    many = jnp.diff(ends)
+    tail = jnp.round(_SINGLE * most ** _along(np.arange(rest + 1) / rest, shape))
+    single = jnp.broadcast_to(each[:_SINGLE], (_SINGLE, *shape))
+    ends = jnp.concatenate([single, tail])
+    many = jnp.diff(ends, axis=0)
     middles = least + ends[:-1] + (many - 1) // 2
     few = centre + 8 * spread < least + _N
-    even = step * jnp.exp(jnp.sum(law.log_prob(jnp.float32(least)))) < _HARDLY
-    y = jnp.where(even, first + step * jnp.arange(_N), middles)
-    return jnp.where(few, all_, y), jnp.where(few | even, 0, jnp.log(many))
+    of_least = law.log_prob(jnp.broadcast_to(jnp.float32(least), shape))
+    even = step * jnp.exp(of_least) < _HARDLY
+    y = jnp.where(even, first + step * each, middles)
+    return jnp.where(few, least + each, y), jnp.where(few | even, 0, jnp.log(many))
 
 
 def _counts(support):

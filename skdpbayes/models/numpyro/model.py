@@ -21,7 +21,14 @@ from numpyro.distributions.distribution import validation_enabled
 
 from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.contributions import Quadratic
-from skdpbayes.models.numpyro.laws import cut_short, inner_law, parted, points, possible_scores
+from skdpbayes.models.numpyro.laws import (
+    by_number,
+    cut_short,
+    inner_law,
+    parted,
+    points,
+    possible_scores,
+)
 from skdpbayes.models.numpyro.program import (
     Observed,
     Placed,
@@ -154,19 +161,19 @@ class ProgramLikelihood(ABC):
 
     def score_norm(self, params: Params, record: Record) -> jax.Array:
         """Norm of a record's score: a typical one if the law of its response is known."""
-        if self.one_response:
+        if self.known_responses:
             return typical_length(self.response(params, record))
         return jnp.linalg.norm(self._score(params, record))
 
     def score_sizes(self, params: Params, record: Record) -> jax.Array:
         """Sizes of the entries of a record's score, (P,): typical ones if its law is known."""
-        if self.one_response:
+        if self.known_responses:
             return typical_sizes(self.response(params, record))
         return jnp.abs(self._score(params, record))
 
     def score_moments(self, params: Params, record: Record) -> Contribution:
         """Second moments of the entries of a record's score, (P, P), likewise."""
-        if self.one_response:
+        if self.known_responses:
             return typical_moments(self.response(params, record))
         return Quadratic(jnp.ones((1, 1), jnp.float32), self._score(params, record))
 
@@ -175,7 +182,7 @@ class ProgramLikelihood(ABC):
 
         Zero where nothing is foreseen.
         """
-        if not self.one_response:
+        if not self.known_responses:
             return jnp.zeros_like(ravel_pytree(params)[0])
         return _foreseen_shares(self, params)
 
@@ -208,40 +215,35 @@ class ProgramLikelihood(ABC):
 
     def score_scale(self, params: Params) -> jax.Array:
         """Length of typical scores of made-up records, over that at `init`."""
-        if not self.one_response:
+        if not self.known_responses:
             return jnp.ones((), jnp.float32)
         change = _typical_length(self, params) - _typical_length(self, self.init())
         return jnp.exp(jnp.clip(jnp.nan_to_num(change, posinf=0, neginf=0), -_MOST, _MOST))
 
     @property
-    def one_response(self) -> bool:
+    def known_responses(self) -> bool:
         """Whether `response` is known."""
         return self.program.weighed
 
     @jax.jit  # rounds ask for it again and again, of one kind of record: it is traced once
     def response(self, params: Params, record: Record) -> Response:
-        """A record's response, and those that it might have had."""
+        """A record's responses, and those that it might have had, of all observed sites."""
         batch = jax.tree.map(lambda x: x[None], record)
-        (name,) = self.program.observed
         sites = self.traced(params, batch)[1]
-        own = sites[name]
-        eta, law_of = parted(own["fn"])
-        y, shares = points(own["fn"])
-        score = jax.grad(lambda eta, y: jnp.sum(law_of(eta).log_prob(y)))
-        others = jax.vmap(score, (None, 0))(eta, y)
-        with validation_enabled(False):
-            scored = score(eta, own["value"])
-        scored = scored * one_if_possible(log_probability(sites), sites, record)
-        return Response(self._slope(params, batch), scored, others, shares)
+        possible = one_if_possible(log_probability(sites), sites, record)
+        own, others, shares = _joined([_response_of(sites[name]) for name in self.program.observed])
+        return Response(self._slope(params, batch), own * possible, others, shares)
 
     def _slope(self, params, batch):
-        """Slope of the numbers that the law of the response depends on, in ravelled parameters."""
+        """Slope of the numbers that the laws of responses depend on, in ravelled parameters."""
         flat, unravel = ravel_pytree(params)
-        (name,) = self.program.observed
 
         def numbers(flat):
-            law = self.traced(unravel(flat), batch)[1][name]["fn"]
-            return parted(inner_law(law).base_dist if self.program.censored else law)[0]
+            sites = self.traced(unravel(flat), batch)[1]
+            laws = [sites[name]["fn"] for name in self.program.observed]
+            if self.program.censored:
+                laws = [inner_law(law).base_dist for law in laws]
+            return jnp.concatenate([parted(law)[0] for law in laws])
 
         return jax.jacrev(numbers)(flat)
 
@@ -341,6 +343,39 @@ class NumPyroModel(ProgramLikelihood):
         with traced(*noise, placed) as sites:
             self.call(batch)
         return placed, sites
+
+
+def _response_of(site):
+    """Scores of a site's responses, (R, k), of possible ones, (R, n, k), and shares, (R, n)."""
+    eta, law_of = parted(site["fn"])
+    y, shares = points(site["fn"])
+
+    def log_probabilities(eta, y):
+        law = by_number(law_of(eta))
+        return jnp.ravel(law.log_prob(y.reshape(law.batch_shape)))
+
+    scores = jax.jacrev(log_probabilities)
+    others = jax.vmap(scores, (None, 0))(eta, y)
+    with validation_enabled(False):
+        own = scores(eta, jnp.ravel(site["value"]))
+    return own, jnp.swapaxes(others, 0, 1), shares.T
+
+
+def _joined(found):
+    """Scores and shares of several sites, as `_response_of` gives them, one after the other.
+
+    A score is zero in the numbers of other sites; points that a site lacks have no probability.
+    """
+    total = sum(own.shape[1] for own, *_ in found)
+    n = max(shares.shape[1] for *_, shares in found)
+    parts, before = [], 0
+    for own, others, shares in found:
+        k = own.shape[1]
+        numbers, rest = (before, total - before - k), (0, n - others.shape[1])
+        padded = jnp.pad(others, ((0, 0), rest, numbers))
+        parts.append((jnp.pad(own, ((0, 0), numbers)), padded, jnp.pad(shares, ((0, 0), rest))))
+        before += k
+    return [jnp.concatenate(x) for x in zip(*parts, strict=True)]
 
 
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)

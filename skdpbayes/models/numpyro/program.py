@@ -106,10 +106,12 @@ class Program:
     values : tuple of numbers
         Values whose probabilities are predictions: those of the observed site, if there is one and
         it has few or they are categories. Empty: the mean is the prediction.
+    alone : bool
+        Whether a record has one observed number.
     weighed : bool
-        Whether the law of the observed site is one of those of `laws`.
+        Whether the laws of the observed numbers are some of those of `laws`, and independent.
     censored : bool
-        Whether it is such a law, censored.
+        Whether the one observed number has such a law, censored.
     declared : tuple of (name, number)
         Plates of the records that say how many there are in all, as ``plate(name, N, len(x))``.
     local : tuple of str
@@ -126,6 +128,7 @@ class Program:
     derived: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
     values: tuple[float, ...] = ()
+    alone: bool = False
     weighed: bool = False
     censored: bool = False
     declared: tuple[tuple[str, int], ...] = ()
@@ -134,8 +137,8 @@ class Program:
 
     @property
     def support(self) -> tuple[float, ...]:
-        """Values of the observed site, if they are few: scores are bounded over all of them."""
-        return self.values if len(self.values) <= MOST_RESPONSES else ()
+        """Values of the one observed number, if few: scores are bounded over all of them."""
+        return self.values if self.alone and len(self.values) <= MOST_RESPONSES else ()
 
     @property
     def unbiased(self) -> bool:

@@ -32,7 +32,13 @@ from skdpbayes.models.numpyro.amortised import (
     total,
 )
 from skdpbayes.models.numpyro.guide import NOT_REPARAMETRISED
-from skdpbayes.models.numpyro.laws import has_points, is_categorical, is_censored
+from skdpbayes.models.numpyro.laws import (
+    is_binary,
+    is_categorical,
+    is_censored,
+    n_responses,
+    parted,
+)
 from skdpbayes.models.numpyro.model import NumPyroModel
 from skdpbayes.models.numpyro.predict import axis_of_records
 from skdpbayes.models.numpyro.program import (
@@ -48,6 +54,7 @@ from skdpbayes.models.numpyro.program import (
 from skdpbayes.models.numpyro.traces import has_loops, known_by, refuse_primitives
 
 _PRIOR_DRAWS = 2000
+_MOST_TOGETHER = 16  # observed numbers of a record whose laws are known
 
 
 class _Improper(Messenger):
@@ -168,9 +175,7 @@ def read_model(
     if amortised:
         assert guide is not None
         return _read_amortised(program, public, guide, three, set(data))
-    if len(observed) == 1:
-        weighed, censored = _law_of_response(program, public)
-        program = replace(program, weighed=weighed, censored=censored)
+    program = replace(program, **_laws_of_responses(program, public))
     model = NumPyroModel(program, public, {})
     if not all(site.normal for site in sites):
         model = replace(model, affine=_centred(model))
@@ -338,7 +343,7 @@ def _response(model):
 
     It is traced anew: what was traced before may be of a global that has changed.
     """
-    if not model.one_response:
+    if not model.known_responses:
         return None
     record = jax.tree.map(lambda x: x[0], model.program.example(1))
     traced_anew = partial(type(model).response.__wrapped__, model)
@@ -477,19 +482,42 @@ _UNKNOWN = (
 )
 
 
-def _law_of_response(program, public):
-    """Whether the law of the one observed site is one that `laws` knows, as it is or censored."""
-    found = []
+def _laws_of_responses(program, public):
+    """Fields of `Program` that say what is known of the laws of the observed numbers.
+
+    They are independent given the rest of a record only if no law reads one of them.
+    """
+    found, batch = {}, program.example(1)
 
     def trace(batch, public):
         with traced(handlers.seed(rng_seed=0)) as sites:
             program.call(batch, public)
-        site = sites[program.observed[0]]
-        plain = site["scale"] is None
-        found.extend([plain and has_points(site["fn"]), plain and is_censored(site["fn"])])
+        own = [sites[name] for name in program.observed]
+        sizes = [np.size(site["value"]) for site in own]
+        plain = all(site["scale"] is None for site in own)
+        known = plain and sum(sizes) <= _MOST_TOGETHER
+        known = known and sizes == [n_responses(site["fn"]) for site in own]
+        found["alone"] = sum(sizes) == 1
+        # The score of a single label is bounded over both values, and intervals are narrower.
+        found["weighed"] = known and not (found["alone"] and is_binary(own[0]["fn"]))
+        found["censored"] = found["alone"] and plain and is_censored(own[0]["fn"])
+        if found["alone"] or not known:
+            return [], []
+        return [site["value"] for site in own], [parted(site["fn"])[0] for site in own]
 
-    jax.eval_shape(trace, program.example(1), public)
+    traced_once, (values, _) = jax.make_jaxpr(trace, return_shape=True)(batch, public)
+    n = len(jax.tree.leaves(batch))
+    of_values = _inputs_read(traced_once.jaxpr, slice(len(values)))[:n]
+    of_laws = _inputs_read(traced_once.jaxpr, slice(len(values), None))[:n]
+    found["weighed"] &= not np.any(np.logical_and(of_values, of_laws))
     return found
+
+
+def _inputs_read(jaxpr, outputs):
+    """Which inputs some outputs depend on."""
+    asked = np.zeros(len(jaxpr.outvars), bool)
+    asked[outputs] = True
+    return dce_jaxpr(jaxpr, asked.tolist())[1]
 
 
 def _site_shape(name, site):
