@@ -246,6 +246,32 @@ def tails(x: Any, y: Any = None) -> None:
         numpyro.sample("y", dist.StudentT(df, location, scale), obs=y)
 
 
+def answers(x: Any, y: Any = None) -> None:
+    """Four yes/no answers of each record: a predictor, and thresholds of their own."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    intercepts = numpyro.sample("intercepts", dist.Normal(0, 2).expand([4]).to_event(1))
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("records", len(x)):
+        logits = (x @ weights)[:, None] + intercepts
+        numpyro.sample("y", dist.Bernoulli(logits=logits).to_event(1), obs=y)
+
+
+def outcomes(x: Any, count: Any = None, amount: Any = None) -> None:
+    """A count and an amount of each record, which share a predictor."""
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    predictor = _predictor(x)
+    effect, centre = (numpyro.sample(name, dist.Normal(0, 1)) for name in ("effect", "centre"))
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("count", dist.Poisson(jnp.exp(predictor)), obs=count)
+        numpyro.sample("amount", dist.Normal(centre + effect * predictor, scale), obs=amount)
+
+
 _EASY: dict[str, dict[str, Callable[[np.random.Generator, int], np.ndarray]]] = {
     "poisson": {"intercept": lambda rng, n: rng.normal(0.5, 0.3, n)},
     "negative-binomial": {
@@ -277,6 +303,13 @@ _EASY: dict[str, dict[str, Callable[[np.random.Generator, int], np.ndarray]]] = 
         "scale": lambda rng, n: rng.uniform(0.3, 1.0, n),
         "df": lambda rng, n: rng.uniform(3, 12, n),
     },
+    "answers": {"intercepts": lambda rng, n: rng.normal(0.0, 1.0, (n, 4))},
+    "outcomes": {
+        "intercept": lambda rng, n: rng.normal(0.5, 0.3, n),
+        "effect": lambda rng, n: rng.normal(0.7, 0.3, n),
+        "centre": lambda rng, n: rng.normal(0.0, 0.5, n),
+        "scale": lambda rng, n: rng.uniform(0.3, 0.8, n),
+    },
 }
 PROGRAMS: dict[str, Callable[..., None]] = {
     "poisson": poisson,
@@ -288,9 +321,12 @@ PROGRAMS: dict[str, Callable[..., None]] = {
     "beta": beta,
     "zeros": zeros,
     "tails": tails,
+    "answers": answers,
+    "outcomes": outcomes,
 }
+SEVERAL = ("answers", "outcomes")  # responses of each record
 TABLE_SETTINGS = ((500, 2.0), (3_000, 0.3), (3_000, 1.0), (30_000, 1.0))
-_TWO_NUMBERS = ("gamma", "beta", "zeros", "tails")  # laws of which two numbers are learnt
+_MODERATE = ("gamma", "beta", "zeros", "tails", *SEVERAL)  # truths, and not those of the prior
 
 
 def patients(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -331,7 +367,8 @@ def program(
             x = rng.uniform(size=(n_rows, d))
         if kind == "table":
             x = patients(rng, n_rows)
-        return x if name != "survival" else {"x": x, "censored": np.zeros(len(x), np.float32)}
+        others = {"survival": {"censored": np.zeros(len(x), np.float32)}, "outcomes": {}}
+        return {"x": x} | others[name] if name in others else x
 
     simulate = censored_times if name == "survival" else None
     return Cell(estimator, n_rows, None if from_prior else truths, None, design, simulate)
@@ -476,7 +513,7 @@ def cells() -> dict[str, Cell]:
     found |= {
         f"{name}{kind and '-' + kind}-{solver}": program(name, solver, kind)
         for name in PROGRAMS
-        for kind in (("",) if name in _TWO_NUMBERS else ("", "prior", "positive"))
+        for kind in (("",) if name in _MODERATE else ("", "prior", "positive"))
         for solver in GRADIENT
     }
     found |= {  # other numbers of records and budgets

@@ -130,6 +130,8 @@ class ArvizMixin:
             known = self._feature_names() if names is None else names
             columns = np.arange(own["n_features_in_"]) if known is None else np.asarray(known)
             found["feature"] = found["other_feature"] = columns
+        elif names is not None:  # fitted to arguments by name
+            found["feature"] = np.asarray(names)
         if "classes_" in own:
             classes = own["classes_"]
             found["class"] = classes[1:] if len(classes) == 2 else classes

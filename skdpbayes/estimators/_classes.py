@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,17 @@ from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import LONGEST_ROW, norm_of
 from skdpbayes.intake.labels import codes, codes_of_labels
 from skdpbayes.intake.rows import bounded_rows
+
+
+def warn_if_rows_weigh_little(diagnostics: Mapping[str, Any], little: float) -> None:
+    """Warn if rows weigh less than `little`, unless noise alone could make it seem so."""
+    if diagnostics.get("mean_weight_at_most", 1.0) < little:
+        warn_user(
+            f"Rows weigh {diagnostics['mean_weight']:.0%} of what they could (`diagnostics_`): "
+            "most are far longer than `data_norm`, or cannot be used, and intervals may be wrong. "
+            "Centre and scale columns (BoundedScaler, DPStandardScaler); check_data counts both.",
+            UserWarning,
+        )
 
 
 def class_probabilities(logits: np.ndarray) -> np.ndarray:

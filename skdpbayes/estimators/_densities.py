@@ -25,9 +25,13 @@ class DensityScoreMixin:
 
     def _known_log_densities(self, X: Any) -> np.ndarray:
         """Log density of each row that has one."""
-        log = self.score_samples(X)
-        null = np.isnan(log)
-        if null.any() and not null.all():
-            warn_user(f"{null.sum()} of these rows hold NaN or infinity: they are left out.")
-            return log[~null]
-        return log
+        return without_null(self.score_samples(X), "hold NaN or infinity")
+
+
+def without_null(log: np.ndarray, why: str) -> np.ndarray:
+    """Log densities but those that are NaN, with a warning; all, if all are."""
+    null = np.isnan(log)
+    if null.any() and not null.all():
+        warn_user(f"{null.sum()} of these rows {why}: they are left out.")
+        return log[~null]
+    return log

@@ -15,7 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from skdpbayes.checks import check_number
 from skdpbayes.declarations import declared_labels, schema_of
 from skdpbayes.estimators._base import Outcome
-from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
+from skdpbayes.estimators._classes import (
+    BayesianClassifierMixin,
+    class_probabilities,
+    warn_if_rows_weigh_little,
+)
 from skdpbayes.estimators._program import ProgramEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import norm_of
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 _SPREAD = 1.0  # of groups, where it is not learnt
 _LEARNT_FROM = 25.0  # rows times epsilon, over weights: with fewer, noise passes for a spread
 _LEAST_SPREAD = 1e-3  # of groups, over the length of their prior means
+_LITTLE = 0.4  # mean weight of rows, below which `fit` warns: about `data_norm` it is .6 or more
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
@@ -343,6 +348,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         super()._finish(plan, outcome)
+        warn_if_rows_weigh_little(self.diagnostics_, _LITTLE)
         self._set_classes(plan.facts)
         self.groups_, self._table = self._groups_and_table()
         mean = self.posterior_samples_["weights"].mean(axis=0, dtype=float)

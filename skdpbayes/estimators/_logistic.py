@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_choice, check_number, warn_user
+from skdpbayes.checks import check_choice, check_number
 from skdpbayes.declarations import schema_of
 from skdpbayes.estimators._base import Outcome
-from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
+from skdpbayes.estimators._classes import (
+    BayesianClassifierMixin,
+    class_probabilities,
+    warn_if_rows_weigh_little,
+)
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import ClassifiedRows
@@ -29,11 +33,11 @@ if TYPE_CHECKING:
     from skdpbayes.posteriors import GaussianPosterior
     from skdpbayes.posteriors.evidence import Evidence, NormalLikelihood
 
-_LITTLE = 0.1  # mean weight of rows, below which `fit` warns
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
 _DEGREES = 4.0  # of freedom of the default prior of coefficients
 _INTERCEPT_SCALE = 2.5  # of the default prior: a probability of .007 is two of it from one half
 _NORMAL = 1e6  # degrees of freedom of a prior that is normal
+_LITTLE = 0.1  # mean weight of rows, below which `fit` warns
 _PREDICT_BLOCK = 2**18  # entries of the largest temporary of a prediction, which stays in cache
 
 
@@ -434,7 +438,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
-        self._warn_if_rows_weigh_little()
+        warn_if_rows_weigh_little(self.diagnostics_, _LITTLE)
         self._set_classes(plan.facts)
         self._describe(draws)
         self._draws_seed = int(outcome.rng.integers(2**63))
@@ -448,17 +452,6 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         posterior, self._likelihood = plan.solver.posterior_and_likelihood(*run)
         self._quiet = plan.solver.without_noise(*run).std
         return posterior
-
-    def _warn_if_rows_weigh_little(self) -> None:
-        """Warn if rows weigh little, unless noise alone could make it seem so."""
-        if self.diagnostics_.get("mean_weight_at_most", 1.0) < _LITTLE:
-            warn_user(
-                f"Rows weigh {self.diagnostics_['mean_weight']:.0%} of what they could "
-                "(`diagnostics_`): most are far longer than `data_norm`, or cannot be used, and "
-                "intervals may be wrong. Centre and scale columns (BoundedScaler, "
-                "DPStandardScaler); check_data counts both.",
-                UserWarning,
-            )
 
     def _describe(self, draws: np.ndarray) -> None:
         """Set the attributes that show `posterior_`."""

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number, warn_user
 from skdpbayes.estimators._arviz import names_columns
+from skdpbayes.estimators._densities import without_null
 from skdpbayes.estimators._program import ProgramEstimator, name_of, with_short_first
 from skdpbayes.facts import Facts, Field
 from skdpbayes.intake.fields import FieldRows, facts_of, typed
@@ -381,14 +382,14 @@ class DPNumPyroModel(ProgramEstimator):
         return {site.name: site.axes for site in self._model.program.sites if site.axes}
 
     def _columns(
-        self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None
+        self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None, n: int
     ) -> Sequence[str]:
         if feature_names is not None and not names_columns(dims):
             raise ValueError(
                 "The package does not know which sites have an entry for each column: say so as in "
                 "dims={'weights': ['feature']}."
             )
-        return super()._columns(feature_names, dims)
+        return super()._columns(feature_names, dims, n)
 
     _scorings = ("log_density",)
 
@@ -407,10 +408,13 @@ class DPNumPyroModel(ProgramEstimator):
         -------
         log_density : array of shape (n_records,)
         """
-        log = self._log_densities(X, y)
-        density = special.logsumexp(log, axis=0) - math.log(len(log))
+        density = self._log_predictive(X, y)
         _warn_of_nan(density)
         return density
+
+    def _log_predictive(self, X: Any, y: Any) -> np.ndarray:
+        log = self._log_densities(X, y)
+        return special.logsumexp(log, axis=0) - math.log(len(log))
 
     def _log_densities(self, X: Any, y: Any) -> np.ndarray:
         """Log density of each record at each draw, of its latent sites too, if it has any."""
@@ -520,8 +524,11 @@ class DPNumPyroModel(ProgramEstimator):
         return {n: np.asarray(x) for n, x in new_records(self._model, draws, keys).items()}
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean of `log_predictive_density`."""
-        return float(np.mean(self.log_predictive_density(X, y)))
+        """Mean of `log_predictive_density`; records without one are left out, with a warning."""
+        density = self._log_predictive(X, y)
+        if np.isnan(density).all():
+            _warn_of_nan(density)
+        return float(np.mean(without_null(density, "hold NaN, or the model overflows")))
 
     def predict(self, X: Any) -> np.ndarray:
         """Posterior predictive mean of the response; its mode, if it has few values or categories.

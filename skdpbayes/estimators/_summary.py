@@ -201,8 +201,9 @@ class SummaryMixin(ArvizMixin):
         sites = self._linear_sites(all_draws, linear)
         if linear is not None:
             dims = {linear[0]: ["feature"], **(dims or {})}
+        n_columns = self._n_columns(all_draws, dims)
         axes, coordinates = self._axes_and_labels(
-            all_draws, coords, dims, self._columns(feature_names, dims)
+            all_draws, coords, dims, self._columns(feature_names, dims, n_columns)
         )
         means = {name: vars(self)[f"{name}_"] for name in self._estimated}
         if scaling is not None:
@@ -211,7 +212,7 @@ class SummaryMixin(ArvizMixin):
                     f"{type(self).__name__} has no coefficients of columns, which `scaling` "
                     "converts (sites of a NumPyro model are named by `linear`)."
                 )
-            slopes, offsets = self._checked(scaling)
+            slopes, offsets = self._checked(scaling, n_columns)
             coef, intercept = sites
             all_draws = _of_columns(all_draws, sites, slopes, offsets)
             if means:
@@ -245,17 +246,21 @@ class SummaryMixin(ArvizMixin):
             return ("coef", "intercept") if self._linear else None
         coef, intercept = linear
         shapes = {name: np.shape(own)[1:] for name, own in draws.items()}
-        if (shapes.get(coef), shapes.get(intercept)) != ((vars(self)["n_features_in_"],), ()):
+        one_each = len(shapes.get(coef, ())) == 1 and shapes.get(intercept) == ()
+        n = vars(self).get("n_features_in_")  # None: fitted to arguments by name
+        if not one_each or n not in (None, *shapes[coef]):
             raise ValueError(
                 f"linear={linear!r} must name a site with an entry for each column, and one with "
                 f"a single number: sites have the shapes {shapes}."
             )
         return coef, intercept
 
-    def _checked(self, scaling: tuple[ArrayLike, ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
+    def _checked(
+        self, scaling: tuple[ArrayLike, ArrayLike], n_columns: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Slopes and offsets as arrays."""
         slopes, offsets = (np.asarray(own, np.float64) for own in scaling)
-        shape = (vars(self)["n_features_in_"],)
+        shape = (n_columns,)
         if slopes.shape != shape or offsets.shape != shape:
             raise ValueError(
                 f"scaling must be a pair of arrays of shape {shape}, got shapes {slopes.shape} and "
@@ -263,12 +268,21 @@ class SummaryMixin(ArvizMixin):
             )
         return slopes, offsets
 
+    def _n_columns(self, draws: Mapping[str, Any], dims: Mapping[str, Sequence[str]] | None) -> int:
+        """Number of columns; of arguments by name, that of an axis which is of columns."""
+        sizes = (
+            np.shape(draws[name])[1 + list(own).index("feature")]
+            for name, own in (dims or {}).items()
+            if name in draws and "feature" in own
+        )
+        n: int = vars(self).get("n_features_in_", next(sizes, 0))
+        return n
+
     def _columns(
-        self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None
+        self, feature_names: Sequence[str] | None, dims: Mapping[str, Sequence[str]] | None, n: int
     ) -> Sequence[str]:
         """Names of the columns; those without are x0, x1 and so on."""
         names: Any = self._feature_names() if feature_names is None else feature_names
-        n = vars(self).get("n_features_in_", 0)
         if names is None:
             names = [f"x{j}" for j in range(n)]
         if len(names) != n:

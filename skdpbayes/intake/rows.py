@@ -142,9 +142,16 @@ def _or_one(peak: np.ndarray) -> np.ndarray:
 
 
 def refuse_text_columns(X: Any) -> None:
-    """Raise for columns of a data frame whose dtype, which is public, cannot hold numbers."""
-    frame = frame_of(X.header if isinstance(X, RecordSource) else X)
+    """Raise for columns whose dtype, which is public, cannot hold numbers."""
+    header = X.header if isinstance(X, RecordSource) else X
+    frame = frame_of(header)
     if frame is None:
+        if isinstance(header, np.ndarray) and header.dtype.kind in "SU":
+            raise ValueError(
+                f"X holds texts (dtype {header.dtype}). Give numbers as numbers, X.astype(float), and "
+                "encode texts with public categories, as "
+                "skdpbayes.preprocessing.CategoryEncoder does."
+            )
         return
     text = [
         f"{name!r} ({dtype})"

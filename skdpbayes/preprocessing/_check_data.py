@@ -19,6 +19,7 @@ from skdpbayes.cells import as_category, objects
 from skdpbayes.declarations import Declared, schema_of
 from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.columns import numbers
+from skdpbayes.intake.groups import place_of
 from skdpbayes.intake.labels import as_labels, codes
 from skdpbayes.intake.persons import codes_of_persons
 from skdpbayes.intake.rows import dense
@@ -137,7 +138,9 @@ def check_data(
         if isinstance(estimator, HasModelOfRecords):
             finite, possible = estimator._finite_and_possible(X, y)
             found += [*_missing(~finite), *_impossible(finite & ~possible)]
-        if not has_model or (not by_name and np.ndim(X) == 2):
+        if "group_column" in parameters:
+            found += _groups(X, y, estimator, n_persons)
+        elif not has_model or (not by_name and np.ndim(X) == 2):
             parameters["counted"] = has_model
             found += _numbers(X, y, dict(parameters), regression, n_persons)
     if person is not None:
@@ -155,6 +158,33 @@ def _of_steps(X: Any, estimator: ColumnTransformer) -> Iterator[str]:
             # One name alone stands for a column of texts, which is not a table.
             part = _safe_indexing(rows, [own] if np.ndim(own) == 0 else own, axis=1)
             yield from check_data(part, estimator=first).findings
+
+
+def _groups(X: RawRows, y: Labels, estimator: Any, n_persons: int | None) -> Iterator[str]:
+    """Faults of rows of which one column names a group."""
+    reader, frame = estimator._reader(), frame_of(X)
+    rows, group = reader.rows_and_groups(clone(estimator), X, reset=True)
+    if (group < 0).any():
+        names = range(rows.shape[1] + 1) if frame is None else frame.names
+        place = place_of(estimator.group_column, list(names))
+        often = ", ".join(_most_frequent(objects(as_table(X).cells(place))[group < 0]))
+        yield (
+            f"{(group < 0).sum()} of {len(group)} rows are of none of groups, and will be left "
+            f"out, such as {often}"
+        )
+    parameters = estimator.get_params(deep=False) | {"counted": False, "names": []}
+    if frame is not None:
+        parameters["names"] = list(frame.names)
+        del parameters["names"][place_of(estimator.group_column, list(frame.names))]
+    yield from _findings(rows.astype(float), y, parameters, n_persons)
+
+
+def _findings(
+    rows: np.ndarray, y: Labels, parameters: dict[str, Any], n_persons: int | None
+) -> Iterator[str]:
+    parameters["n_records"] = len(rows) if n_persons is None else n_persons
+    for check in (_cells, _norms, _bounds, _columns, _labels, _budget):
+        yield from check(rows, y, parameters)
 
 
 def _numbers(
@@ -179,10 +209,7 @@ def _numbers(
         # The most frequent one, which a private fit must not look at.
         lengths = (len(row) for row in X if isinstance(row, list | tuple | np.ndarray))
         width = Counter(lengths).most_common(1)[0][0]
-    rows = dense(numbers(X, schema, width)).astype(float)
-    parameters["n_records"] = len(rows) if n_persons is None else n_persons
-    for check in (_cells, _norms, _bounds, _columns, _labels, _budget):
-        yield from check(rows, y, parameters)
+    yield from _findings(dense(numbers(X, schema, width)).astype(float), y, parameters, n_persons)
 
 
 def _categories(X: RawRows, encoder: CategoryEncoder) -> Iterator[str]:

@@ -192,6 +192,133 @@ def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law
     assert model.score_scale(unravel(jnp.zeros_like(flat))) == 1
 
 
+def answers(x, y=None):
+    """Three yes/no answers, of which a record tells together."""
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    a = numpyro.sample("a", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        logits = (x @ w)[:, None] + a
+        numpyro.sample("y", dist.Bernoulli(logits=logits).to_event(1), obs=y)
+
+
+def answers_in_a_plate(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    a = numpyro.sample("a", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x), dim=-2), numpyro.plate("questions", 3):
+        numpyro.sample("y", dist.Bernoulli(logits=(x @ w)[:, None] + a), obs=y)
+
+
+def outcomes(x, y=None, z=None):
+    """A count, and a number whose scale is learnt."""
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    s = numpyro.sample("s", dist.HalfNormal(1.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+        numpyro.sample("z", dist.Normal(x @ w, s), obs=z)
+
+
+SEVERAL = {"answers": (answers, ("y", (3,), "float32"))}
+SEVERAL["plate"] = (answers_in_a_plate, SEVERAL["answers"][1])
+SEVERAL["outcomes"] = (outcomes, FIELDS[1], ("z", (), "float32"))
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_clipped_scores_have_mean_zero_and_their_declared_slope_and_covariance(name):
+    function, *fields = SEVERAL[name]
+    model = read_model(Program(function, (FIELDS[0], *fields)), {})[0]
+    assert model.known_responses and model.program.unbiased and not model.program.support
+    params = somewhere(model)
+    values = {name: np.asarray(x) for name, x in model.values(params).items()}
+    rng, eta = np.random.default_rng(0), np.asarray(RECORD["x"]) @ values["w"]
+    if name == "outcomes":
+        many = {"y": rng.poisson(np.exp(eta), N), "z": rng.normal(eta, values["s"], N)}
+    else:
+        many = {"y": rng.random((N, 3)) < 1 / (1 + np.exp(-eta - values["a"]))}
+    many = {name: x.astype(np.float32) for name, x in many.items()}
+
+    @jax.jit
+    @jax.vmap
+    def fair(many):
+        own = fair_score(model, params, RECORD | many, NORM)
+        plain = ravel_pytree(jax.grad(model.log_likelihood)(params, RECORD | many))[0]
+        return own, plain, model.score_norm(params, RECORD | many)
+
+    own, plain, typical = fair(many)
+    scores, plain = np.asarray(own.score), np.asarray(plain)
+    assert np.linalg.norm(scores, axis=1).max() <= NORM * (1 + 1e-4)
+    error = np.linalg.norm(scores.std(axis=0)) / N**0.5
+    assert np.linalg.norm(scores.mean(axis=0)) < 4 * error
+    clipped = plain * np.minimum(1, NORM / np.linalg.norm(plain, axis=1))[:, None]
+    assert np.linalg.norm(clipped.mean(axis=0)) > 10 * error
+    slope, expected = scores.T @ plain / N, matrix_of(own.curvature)
+    assert np.linalg.norm(slope - expected) < 0.03 * np.linalg.norm(expected)
+    np.testing.assert_allclose(own.variances[0], scores.var(axis=0), rtol=0.02)
+    covariance, own_covariance = np.cov(scores.T), matrix_of(own.covariance)
+    assert np.linalg.norm(own_covariance - covariance) < 0.03 * np.linalg.norm(covariance)
+    lengths = np.linalg.norm(plain, axis=1)
+    np.testing.assert_allclose(typical[0], np.sqrt((lengths**2).mean()), rtol=0.03)
+    # One that is missing, or impossible, leaves out the record: it has no score of the others.
+    odd = {"y": np.float32([1, np.nan, 0])} if name != "outcomes" else {"y": -1.0, "z": 0.0}
+    assert np.isnan(jax.jit(fair_score)(model, params, RECORD | odd, NORM).score).all()
+
+
+def follows_another(x, y=None, z=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w, 1), obs=y)
+        numpyro.sample("z", dist.Normal(w * y, 1), obs=z)
+
+
+def many_answers(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([17]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=w + x[:, :1]).to_event(1), obs=y)
+
+
+def one_law_for_all(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x), dim=-2):
+        numpyro.sample("y", dist.Normal(w, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("function", "fields"),
+    [
+        (follows_another, (FIELDS[1], ("z", (), "float32"))),
+        (many_answers, (("y", (17,), "float32"),)),
+        (one_law_for_all, (("y", (3,), "float32"),)),
+    ],
+)
+def test_responses_that_are_not_known_to_be_few_and_independent_are_clipped_with_a_bias(
+    function, fields
+):
+    """A weight that depends on another response would bias the score of that one."""
+    model = read_model(Program(function, (FIELDS[0], *fields)), {})[0]
+    assert not model.known_responses and not model.program.unbiased and not model.program.support
+
+
+@pytest.mark.parametrize(
+    ("kind", "each"),
+    [
+        (dist.Normal, [(0.0, 2.0), (5.0, 0.1)]),
+        (dist.Poisson, [(0.3,), (40.0,), (300.0,)]),
+        (dist.NegativeBinomial2, [(5000.0, 1.5), (0.2, 1.5)]),
+        (dist.Gamma, [(0.7, 3.0), (40.0, 1.0)]),
+        (dist.Uniform, [(0.0, 4.0), (3.0, 4.0)]),
+        (dist.BernoulliLogits, [(-1.0,), (3.0,)]),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_points_of_several_numbers_are_those_of_each(kind, each):
+    together = kind(*jnp.array(each).T[:, None]).to_event(1)
+    assert n_responses(together) == len(each) and n_responses(kind(*each[0])) == 1
+    y, shares = points(together)
+    for i, own in enumerate(each):
+        alone, its_shares = points(kind(*own))
+        np.testing.assert_allclose(y[:, i], alone[:, 0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(shares[:, i], its_shares[:, 0], rtol=1e-4, atol=1e-7)
+
+
 def shares_of_one(eta, scale):
     return dist.Beta(0.5 * scale, jnp.exp(eta))
 

@@ -38,8 +38,8 @@ from skdpbayes.solvers.na_dpvi import (
     _estimated,
     _learnt,
     _less_sure,
-    _unlike,
     _trust,
+    _unlike,
     _without_doubtful,
 )
 from skdpbayes.solvers.released_curvature import Curvature

@@ -36,7 +36,7 @@ _CATEGORICAL = (dist.CategoricalProbs, dist.CategoricalLogits)  # OrderedLogisti
 _BINARY = (dist.BernoulliProbs, dist.BernoulliLogits)
 _MOST_CATEGORIES = 200  # whose probabilities are computed for each record
 
-_CENSORED = (
+CENSORED = (
     dist.LeftCensoredDistribution,
     dist.RightCensoredDistribution,
     dist.IntervalCensoredDistribution,
@@ -66,7 +66,7 @@ def _has_points(law):
         return False
     if _is_finite(law):
         return len(law.enumerate_support(expand=False)) <= _MOST_CATEGORIES
-    if isinstance(inner_law(law), _CENSORED) or not (_counts(law.support) or _is_line(law.support)):
+    if isinstance(inner_law(law), CENSORED) or not (_counts(law.support) or _is_line(law.support)):
         return False
     if not _has_mean(inner_law(law)) and not isinstance(inner_law(law), _LOCATED):
         return False

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.interpreters.partial_eval import dce_jaxpr
 from numpyro import handlers
 
+from skdpbayes.models.numpyro.laws import CENSORED, inner_law
 from skdpbayes.models.numpyro.program import log_probability, traced
 
 _AT_A_TIME = 10  # values whose probabilities are computed together
@@ -158,6 +159,14 @@ def responses(model, draws, batch, seed):
     return jax.lax.map(lambda args: one(*args), (draws, keys))
 
 
+def _uncensored(law):
+    """The law of a response itself, whether or not it would be seen; of its shape."""
+    inner = inner_law(law)
+    if not isinstance(inner, CENSORED):
+        return law
+    return inner.base_dist.expand(law.batch_shape).to_event(law.event_dim)
+
+
 def _key_of(draw):
     """Key of the latent sites of records, from that of a draw."""
     return jax.random.fold_in(draw, 1)
@@ -180,7 +189,7 @@ def _predicted(model, values, batch, key):
     (name,) = model.program.observed
     law = at_draw(model, values, batch, key)[name]["fn"]
     if not model.program.values:
-        return law.mean
+        return _uncensored(law).mean
     support = law.enumerate_support(expand=False)
     log = jax.lax.map(law.log_prob, support, batch_size=min(len(support), _AT_A_TIME))
     return jnp.exp(jnp.moveaxis(log, 0, -1))
