@@ -521,6 +521,46 @@ def test_a_law_without_a_mean_is_predicted_by_intervals():
     assert 0.7 < np.mean((lower < y[:200]) & (y[:200] < upper)) < 0.9
 
 
+def times(x, censored, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", len(x)):
+        law = dist.Exponential(jnp.exp(-a - x @ w))
+        numpyro.sample("y", dist.RightCensoredDistribution(law, censored), obs=y)
+
+
+def test_a_model_fitted_to_arguments_by_name_is_summarised_predicted_and_scored():
+    rng, mean = np.random.default_rng(1), np.exp(X @ WEIGHTS)
+    event, end = rng.exponential(mean), rng.uniform(0.5, 3, N)
+    records = {"x": X, "censored": (event > end).astype(float)}
+    fitted = DPNumPyroModel(times, epsilon=np.inf, random_state=0, n_steps=30)
+    fitted.fit(records | {"y": np.minimum(event, end)})
+    # The mean time is that of the event, seen or not.
+    found = fitted.predict(records)
+    assert np.mean(np.abs(np.log(found / mean))) < 0.15
+    names = {"feature_names": ["age", "dose"]}
+    plain = fitted.summary(linear=("w", "a"), **names)
+    ratios = fitted.summary(linear=("w", "a"), exponentiate=True)
+    assert {"w[age]", "w[dose]", "a"} == set(plain.index)
+    assert set(ratios.index) == {"w[x0]", "w[x1]", "a"}
+    np.testing.assert_allclose(ratios["estimate"]["w[x0]"], np.exp(plain["estimate"]["w[age]"]))
+    slopes = fitted.summary(linear=("w", "a"), scaling=([2.0, 1.0], [0.0, 0.0]), **names)
+    np.testing.assert_allclose(slopes["estimate"]["w[age]"], 2 * plain["estimate"]["w[age]"])
+    assert list(fitted.summary(dims={"w": ["feature"]}, **names).index)[1:] == ["w[age]", "w[dose]"]
+    with pytest.raises(ValueError, match="feature_names has 1 names for 2 columns"):
+        fitted.summary(linear=("w", "a"), feature_names=["age"])
+    # A record without a density is left out of the score, and said so.
+    every = records | {"y": np.minimum(event, end)}
+    some = {name: x.copy() for name, x in every.items()}
+    some["y"][:3] = np.nan
+    rest = {name: x[3:] for name, x in every.items()}
+    with pytest.warns(UserWarning, match="3 of these rows hold NaN"):
+        assert fitted.score(some) == pytest.approx(fitted.score(rest))
+    some["y"][:] = np.nan
+    with pytest.warns(UserWarning, match=f"Results for {N} records are NaN"):
+        assert np.isnan(fitted.score(some))
+
+
 CUTS = 12
 
 
@@ -704,6 +744,31 @@ def test_columns_of_groups_are_found_and_others_contribute_nothing():
     assert np.isfinite(p).all()
     middle = named.posterior_samples_["effects"][:, :, 0].mean(axis=0)
     assert np.corrcoef(special.logit(p[:99, 1]), X[:99] @ middle[:2])[0, 1] > 0.99
+
+
+def test_rows_far_longer_than_their_norm_are_warned_of():
+    rng = np.random.default_rng(1)
+    groups = rng.integers(0, 3, N)
+    rows = {"age": rng.uniform(18, 90, N), "bmi": rng.normal(27, 4, N)}
+    raw = pd.DataFrame(rows | {"ward": np.array(["a", "b", "c"], object)[groups]})
+    model = DPHierarchicalLogisticRegression(
+        ["a", "b"], None, "ward", epsilon=4.0, classes=[0, 1], random_state=0
+    )
+    said = check_data(raw, LABELS, estimator=model).findings
+    others = (groups == 2).sum()
+    assert (
+        said[0] == f"{others} of {N} rows are of none of groups, and will be left out, such as 'c'"
+    )
+    assert f"{N} of {N} rows are longer than data_norm=1.41421" in said[1] and len(said) == 2
+    raw.loc[:9, "age"] = np.nan
+    again = check_data(raw, LABELS, estimator=model).findings
+    assert any(f"10 of {N} rows have a missing" in own for own in again)
+    model.set_params(groups=["a", "b", "c"])
+    with pytest.warns(UserWarning, match="Rows weigh .*% of what they could"):
+        model.fit(raw, LABELS)
+    scaled = raw.assign(age=(raw["age"] - 54) / 36, bmi=(raw["bmi"] - 27) / 8)
+    model.fit(scaled, LABELS)  # filters make a warning an error
+    assert model.diagnostics_["mean_weight"] > 0.5
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from skdpbayes import DPHierarchicalLogisticRegression, DPNumPyroModel, Schema
 from skdpbayes.cells import plain
 from skdpbayes.intake.columns import numbers
 from skdpbayes.intake.labels import as_labels, codes
-from skdpbayes.intake.rows import as_numeric, bounded_rows, counted
+from skdpbayes.intake.rows import as_numeric, bounded_rows, counted, refuse_text_columns
 from skdpbayes.preprocessing import CategoryEncoder
 
 CELLS = [
@@ -195,6 +195,14 @@ def test_numpy_dtypes(dtype):
     got = as_numeric(X)
     assert got.dtype.kind == "f"
     np.testing.assert_array_equal(got, [[0, 1], [1, 1]])
+
+
+def test_an_array_of_texts_is_refused_by_its_dtype():
+    """Its cells might be numbers; but whether they are is no public fact."""
+    for dtype in ("<U3", "S3"):
+        with pytest.raises(ValueError, match=r"X holds texts \(dtype .*CategoryEncoder"):
+            refuse_text_columns(np.array([["1", "2"], ["3", "x"]]).astype(dtype))
+    refuse_text_columns(np.array([["1", "x"]], object))  # cells of any kind
 
 
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
