@@ -146,7 +146,7 @@ def refuse_text_columns(X: Any) -> None:
     header = X.header if isinstance(X, RecordSource) else X
     frame = frame_of(header)
     if frame is None:
-        if isinstance(header, np.ndarray) and header.dtype.kind in "SU":
+        if isinstance(header, np.ndarray) and header.ndim == 2 and header.dtype.kind in "SU":
             raise ValueError(
                 f"X holds texts (dtype {header.dtype}). Give numbers as numbers, X.astype(float), and "
                 "encode texts with public categories, as "

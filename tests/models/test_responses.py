@@ -269,6 +269,13 @@ def follows_another(x, y=None, z=None):
         numpyro.sample("z", dist.Normal(w * y, 1), obs=z)
 
 
+def with_a_factor(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w, 1), obs=y)
+        numpyro.factor("more", -w * x[:, 0])
+
+
 def many_answers(x, y=None):
     w = numpyro.sample("w", dist.Normal(0, 1).expand([17]).to_event(1))
     with numpyro.plate("data", len(x)):
@@ -285,6 +292,7 @@ def one_law_for_all(x, y=None):
     ("function", "fields"),
     [
         (follows_another, (FIELDS[1], ("z", (), "float32"))),
+        (with_a_factor, (FIELDS[1],)),
         (many_answers, (("y", (17,), "float32"),)),
         (one_law_for_all, (("y", (3,), "float32"),)),
     ],

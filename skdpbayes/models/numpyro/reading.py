@@ -495,7 +495,7 @@ def _laws_of_responses(program, public):
         own = [sites[name] for name in program.observed]
         sizes = [np.size(site["value"]) for site in own]
         plain = all(site["scale"] is None for site in own)
-        known = plain and sum(sizes) <= _MOST_TOGETHER
+        known = plain and min(sizes) > 0 and sum(sizes) <= _MOST_TOGETHER  # a factor has none
         known = known and sizes == [n_responses(site["fn"]) for site in own]
         found["alone"] = sum(sizes) == 1
         # The score of a single label is bounded over both values, and intervals are narrower.
