@@ -413,6 +413,7 @@ class DPNumPyroModel(ProgramEstimator):
         return density
 
     def _log_predictive(self, X: Any, y: Any) -> np.ndarray:
+        """As `log_predictive_density`, without a warning."""
         log = self._log_densities(X, y)
         return special.logsumexp(log, axis=0) - math.log(len(log))
 

@@ -185,8 +185,9 @@ class ProgramEstimator(PosteriorEstimator):
             warn_user(
                 f"The law of {', '.join(program.observed)} is not one of which skdpbayes can say "
                 "what clipping removes: estimates are biased, and intervals are those of the "
-                "clipped fit. One observed site with a law of a single number and a known mean and "
-                "variance, or with few values, has no such bias (docs/numpyro-clipping.md).",
+                "clipped fit. Up to 16 numbers of a record have no such bias if their laws are of "
+                "single numbers, independent given the rest of the record, with a known mean and "
+                "variance or few values (docs/numpyro-clipping.md).",
                 UserWarning,
             )
 

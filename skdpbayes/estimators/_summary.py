@@ -246,9 +246,9 @@ class SummaryMixin(ArvizMixin):
             return ("coef", "intercept") if self._linear else None
         coef, intercept = linear
         shapes = {name: np.shape(own)[1:] for name, own in draws.items()}
-        one_each = len(shapes.get(coef, ())) == 1 and shapes.get(intercept) == ()
-        n = vars(self).get("n_features_in_")  # None: fitted to arguments by name
-        if not one_each or n not in (None, *shapes[coef]):
+        known = vars(self).get("n_features_in_")  # not of arguments by name
+        expected = shapes.get(coef, ()) if known is None else (known,)
+        if len(expected) != 1 or (shapes.get(coef), shapes.get(intercept)) != (expected, ()):
             raise ValueError(
                 f"linear={linear!r} must name a site with an entry for each column, and one with "
                 f"a single number: sites have the shapes {shapes}."

@@ -146,11 +146,11 @@ def refuse_text_columns(X: Any) -> None:
     header = X.header if isinstance(X, RecordSource) else X
     frame = frame_of(header)
     if frame is None:
-        if isinstance(header, np.ndarray) and header.ndim == 2 and header.dtype.kind in "SU":
+        # Of an array the dtype is public as well; not its width, which the longest cell has.
+        if isinstance(header, np.ndarray) and header.ndim == 2 and header.dtype.kind in "SUT":
             raise ValueError(
-                f"X holds texts (dtype {header.dtype}). Give numbers as numbers, X.astype(float), and "
-                "encode texts with public categories, as "
-                "skdpbayes.preprocessing.CategoryEncoder does."
+                "X is an array of texts. Give numbers as numbers, X.astype(float), and encode "
+                "texts with public categories, as skdpbayes.preprocessing.CategoryEncoder does."
             )
         return
     text = [

@@ -31,7 +31,7 @@ class Fair(NamedTuple):
     """A record's clipped score less its expectation, and what the model expects of it."""
 
     score: jax.Array  # (P,)
-    weight: jax.Array  # of a score that is not clipped
+    weight: jax.Array  # of responses that are not clipped
     curvature: Contribution  # (P, P): expected slope of the score
     covariance: Contribution  # (P, P): of the score's entries
     variances: jax.Array  # its diagonal, (P,)
@@ -54,13 +54,12 @@ def _squared_lengths(slope: jax.Array, u: jax.Array) -> jax.Array:
 
 def _typical_squares(response: Response) -> jax.Array:
     """Mean squares of the lengths of the scores of each possible response, (R,)."""
-    squares = _squared_lengths(response.slope, response.others)
-    return jnp.maximum(jnp.sum(response.shares * squares, axis=1), _TINY)
+    return jnp.sum(response.shares * _squared_lengths(response.slope, response.others), axis=1)
 
 
 def typical_length(response: Response) -> jax.Array:
     """Root mean square of the lengths of a record's possible scores."""
-    return jnp.sqrt(jnp.sum(_typical_squares(_double(response))))
+    return jnp.sqrt(jnp.maximum(jnp.sum(_typical_squares(_double(response))), _TINY))
 
 
 def typical_sizes(response: Response) -> jax.Array:
@@ -92,7 +91,7 @@ def information(of_law: jax.Array, slope: jax.Array) -> Contribution:
 
 
 def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Array) -> Fair:
-    """Score of a record, clipped to `norm` and of mean zero given all but its response.
+    """Score of a record, clipped to `norm` and of mean zero given all but its responses.
 
     Parameters
     ----------
@@ -107,21 +106,21 @@ def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Arr
     def length(u: jax.Array) -> jax.Array:
         return jnp.sqrt(jnp.maximum(_squared_lengths(slope, u), _TINY))
 
-    each = jnp.sqrt(_typical_squares(response))
-    typical = jnp.sqrt(jnp.sum(each**2))
-    norms = norm * each / jnp.sum(each)
-    weight = jnp.minimum(norm / typical, 1)
+    each = jnp.sqrt(jnp.maximum(_typical_squares(response), _TINY))
+    # A response tells nothing if its points do not stand for its law, as if nearly all of that were
+    # closer to one than single precision tells, or if the law does not depend on parameters. This
+    # follows from covariates alone, so that leaving it out is no bias.
+    stands = length(jnp.einsum("rn,rnk->rk", shares, others)) <= _WRONG * each
+    each = jnp.where(stands, each, 0)
+    weight = jnp.minimum(norm / jnp.maximum(jnp.sum(each), _TINY), 1)
+    norms = norm * each / jnp.maximum(jnp.sum(each), _TINY)
     kept = jnp.minimum(weight, norms[:, None] / length(others))  # factors of clipping
     # The scores themselves have mean zero.
-    mean = jnp.einsum("rn,rnk->rk", shares * (kept - weight), others)
+    mean = jnp.einsum("rn,rnk->rk", shares * (kept - jnp.where(stands, weight, 0)[:, None]), others)
     # With its expectation taken off, a score may be longer than its norm by the latter's length.
-    room = 1 / (1 + jnp.max(length(mean) / norms))
-    # Without a response a record has no score, and must have no curvature. Nor has one whose points
-    # do not stand for the law, as if nearly all of it were closer to one than single precision
-    # tells: that depends on covariates alone, so that leaving the record out is no bias.
-    off = length(jnp.einsum("rn,rnk->rk", shares, others))
-    stands = jnp.all(off <= _WRONG * each)
-    room = jnp.where(jnp.isfinite(own).all() & stands, room, jnp.nan)
+    room = 1 / (1 + jnp.max(jnp.where(stands, length(mean) / jnp.where(stands, norms, 1), 0)))
+    # Without a response a record has no score, and must have no curvature.
+    room = jnp.where(jnp.isfinite(own).all() & stands.any(), room, jnp.nan)
     own_kept = jnp.minimum(weight, norms / length(own))
     score = room * jnp.sum(own_kept[:, None] * own - mean, axis=0)
     second = _second(others, shares * kept)

@@ -162,26 +162,25 @@ def _of_steps(X: Any, estimator: ColumnTransformer) -> Iterator[str]:
 
 def _groups(X: RawRows, y: Labels, estimator: Any, n_persons: int | None) -> Iterator[str]:
     """Faults of rows of which one column names a group."""
-    reader, frame = estimator._reader(), frame_of(X)
-    rows, group = reader.rows_and_groups(clone(estimator), X, reset=True)
+    frame = frame_of(X)
+    rows, group = estimator._reader().rows_and_groups(clone(estimator), X, reset=True)
+    names = list(range(rows.shape[1] + 1) if frame is None else frame.names)
+    place = place_of(estimator.group_column, names)
     if (group < 0).any():
-        names = range(rows.shape[1] + 1) if frame is None else frame.names
-        place = place_of(estimator.group_column, list(names))
         often = ", ".join(_most_frequent(objects(as_table(X).cells(place))[group < 0]))
         yield (
             f"{(group < 0).sum()} of {len(group)} rows are of none of groups, and will be left "
             f"out, such as {often}"
         )
-    parameters = estimator.get_params(deep=False) | {"counted": False, "names": []}
-    if frame is not None:
-        parameters["names"] = list(frame.names)
-        del parameters["names"][place_of(estimator.group_column, list(frame.names))]
+    others = [] if frame is None else names[:place] + names[place + 1 :]
+    parameters = estimator.get_params(deep=False) | {"counted": False, "names": others}
     yield from _findings(rows.astype(float), y, parameters, n_persons)
 
 
 def _findings(
     rows: np.ndarray, y: Labels, parameters: dict[str, Any], n_persons: int | None
 ) -> Iterator[str]:
+    """Faults of rows, labels and parameters."""
     parameters["n_records"] = len(rows) if n_persons is None else n_persons
     for check in (_cells, _norms, _bounds, _columns, _labels, _budget):
         yield from check(rows, y, parameters)

@@ -76,8 +76,8 @@ from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import (
     HasInformation,
     HasPrecondition,
-    HasStartVariance,
     HasScoreUnit,
+    HasStartVariance,
     HasWorkingPoint,
     Number,
 )
@@ -194,7 +194,7 @@ class NADPVI:
             covariance=jnp.linalg.inv(prior_matrix(model)),
             blocks=Averages(nothing, nothing, nothing, nothing, nothing[:, 0]),
             known=Curvature.none(
-                theta.size, foreseen=self.simulated is not None, scores=knows_responses(model)
+                theta.size, foreseen=self.simulated is not None, scores=_has_any_parameters(model)
             ),
             curvature=jnp.zeros((theta.size, theta.size)),
             closing=Closing.none(theta.size) if self._may_close else None,
@@ -331,7 +331,7 @@ class NADPVI:
                 clip=row_norm,
                 norm=curvature_norm,
                 update=learn_curvature,
-                correlated=knows_responses(model),
+                correlated=_has_any_parameters(model),
             ),
             *last,
         )
@@ -650,13 +650,17 @@ def _estimated(model: Model, state: TraceState) -> jax.Array:
     return _positive(model, h)
 
 
+def _has_any_parameters(model: Model) -> bool:
+    """Whether parameters may be anything, as of users' models, and their scores vary as unlike."""
+    return knows_responses(model) or isinstance(model, HasScoreUnit)
+
+
 def _unlike(model: Model) -> bool:
     """Whether records may tell of some parameters far less than of others.
 
-    Parameters of a user's model may be anything. With a working point, scores are taken elsewhere.
+    With a working point, what scores far from the estimate count for is known otherwise.
     """
-    own = knows_responses(model) or isinstance(model, HasScoreUnit)
-    return own and not isinstance(model, HasWorkingPoint)
+    return _has_any_parameters(model) and not isinstance(model, HasWorkingPoint)
 
 
 def _possible(state: TraceState, estimated: jax.Array) -> jax.Array:

@@ -228,17 +228,17 @@ def curvature_query(
     """
 
     def one(record: Record) -> Mapping[str, Contribution]:
-        beside: Mapping[str, Contribution] = {}
         if knows_responses(model):
             fair = fair_score(model, params, record, clip)
-            weighted, variances = fair.curvature, fair.variances
-            beside = {"scores": fair.covariance} if correlated else {}
+            weighted, variances, covariance = fair.curvature, fair.variances, fair.covariance
         else:
             own = like_vector(params, record)
             weight = unbiased_weight(model, own, record, clip)
             weighted = scaled(curvature(model, own, record), weight)
-            variances = weight * _diagonal(weighted)
-        sums = {"curvature": weighted, "variances": with_sum(variances) / _ROOT_2, **beside}
+            variances, covariance = weight * _diagonal(weighted), scaled(weighted, weight)
+        sums = {"curvature": weighted, "variances": with_sum(variances) / _ROOT_2}
+        if correlated:
+            sums["scores"] = covariance
         if not several_rows:
             return sums
         norm = contribution_norm(weighted)
@@ -299,8 +299,7 @@ def curvature_round(
     clip, norm : callable
         Clipping norms of the score and of the curvature of a row, given the state.
     correlated : bool
-        Whether the covariance of the summed scores is released beside it, where responses are
-        known.
+        Whether the covariance of the summed scores is released beside it.
     """
     several_rows, size = mechanism.several_rows, flat_start(model)[0].size
 

@@ -750,9 +750,9 @@ def test_rows_far_longer_than_their_norm_are_warned_of():
     rng = np.random.default_rng(1)
     groups = rng.integers(0, 3, N)
     rows = {"age": rng.uniform(18, 90, N), "bmi": rng.normal(27, 4, N)}
-    raw = pd.DataFrame(rows | {"ward": np.array(["a", "b", "c"], object)[groups]})
+    raw = pd.DataFrame({"ward": np.array(["a", "b", "c"], object)[groups], **rows})
     model = DPHierarchicalLogisticRegression(
-        ["a", "b"], None, "ward", epsilon=4.0, classes=[0, 1], random_state=0
+        ["a", "b"], None, "ward", epsilon=1.0, classes=[0, 1], random_state=0
     )
     said = check_data(raw, LABELS, estimator=model).findings
     others = (groups == 2).sum()
@@ -763,9 +763,12 @@ def test_rows_far_longer_than_their_norm_are_warned_of():
     raw.loc[:9, "age"] = np.nan
     again = check_data(raw, LABELS, estimator=model).findings
     assert any(f"10 of {N} rows have a missing" in own for own in again)
+    empty = check_data(raw.assign(age=np.nan), LABELS, estimator=model).findings
+    assert any(own.startswith("column 'age' holds no number") for own in empty)
     model.set_params(groups=["a", "b", "c"])
     with pytest.warns(UserWarning, match="Rows weigh .*% of what they could"):
         model.fit(raw, LABELS)
+    assert model.diagnostics_["mean_weight_at_most"] > 0.1  # noise hides how little
     scaled = raw.assign(age=(raw["age"] - 54) / 36, bmi=(raw["bmi"] - 27) / 8)
     model.fit(scaled, LABELS)  # filters make a warning an error
     assert model.diagnostics_["mean_weight"] > 0.5

@@ -199,8 +199,8 @@ def test_numpy_dtypes(dtype):
 
 def test_an_array_of_texts_is_refused_by_its_dtype():
     """Its cells might be numbers; but whether they are is no public fact."""
-    for dtype in ("<U3", "S3"):
-        with pytest.raises(ValueError, match=r"X holds texts \(dtype .*CategoryEncoder"):
+    for dtype in ("<U3", "S3", np.dtypes.StringDType()):
+        with pytest.raises(ValueError, match=r"^X is an array of texts\. .*CategoryEncoder"):
             refuse_text_columns(np.array([["1", "2"], ["3", "x"]]).astype(dtype))
     refuse_text_columns(np.array([["1", "x"]], object))  # cells of any kind
 

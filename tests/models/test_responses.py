@@ -189,7 +189,8 @@ def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law
         typical = jax.jit(lambda: typical_length(model.response(params, record)))()
         np.testing.assert_allclose(typical, np.sqrt((lengths**2).mean()), rtol=0.03)
     # Not compiled as a whole, which would round both lengths differently.
-    assert model.score_scale(unravel(jnp.zeros_like(flat))) == 1
+    assert model.score_scale(model.init()) == 1
+    np.testing.assert_allclose(model.score_scale(unravel(jnp.zeros_like(flat))), 1, rtol=1e-5)
 
 
 def answers(x, y=None):
@@ -217,9 +218,19 @@ def outcomes(x, y=None, z=None):
         numpyro.sample("z", dist.Normal(x @ w, s), obs=z)
 
 
+def label_and_number(x, y=None, z=None):
+    """A response of two values, and one that 41 points stand for."""
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    s = numpyro.sample("s", dist.HalfNormal(1.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+        numpyro.sample("z", dist.Normal(x @ w, s), obs=z)
+
+
 SEVERAL = {"answers": (answers, ("y", (3,), "float32"))}
 SEVERAL["plate"] = (answers_in_a_plate, SEVERAL["answers"][1])
 SEVERAL["outcomes"] = (outcomes, FIELDS[1], ("z", (), "float32"))
+SEVERAL["label"] = (label_and_number, *SEVERAL["outcomes"][1:])
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -230,8 +241,10 @@ def test_several_clipped_scores_have_mean_zero_and_their_declared_slope_and_cova
     params = somewhere(model)
     values = {name: np.asarray(x) for name, x in model.values(params).items()}
     rng, eta = np.random.default_rng(0), np.asarray(RECORD["x"]) @ values["w"]
-    if name == "outcomes":
+    if "s" in values:
         many = {"y": rng.poisson(np.exp(eta), N), "z": rng.normal(eta, values["s"], N)}
+        if name == "label":
+            many["y"] = rng.random(N) < 1 / (1 + np.exp(-eta))
     else:
         many = {"y": rng.random((N, 3)) < 1 / (1 + np.exp(-eta - values["a"]))}
     many = {name: x.astype(np.float32) for name, x in many.items()}
@@ -252,14 +265,77 @@ def test_several_clipped_scores_have_mean_zero_and_their_declared_slope_and_cova
     assert np.linalg.norm(clipped.mean(axis=0)) > 10 * error
     slope, expected = scores.T @ plain / N, matrix_of(own.curvature)
     assert np.linalg.norm(slope - expected) < 0.03 * np.linalg.norm(expected)
-    np.testing.assert_allclose(own.variances[0], scores.var(axis=0), rtol=0.02)
+    np.testing.assert_allclose(own.variances[0], scores.var(axis=0), rtol=0.03)
     covariance, own_covariance = np.cov(scores.T), matrix_of(own.covariance)
     assert np.linalg.norm(own_covariance - covariance) < 0.03 * np.linalg.norm(covariance)
     lengths = np.linalg.norm(plain, axis=1)
     np.testing.assert_allclose(typical[0], np.sqrt((lengths**2).mean()), rtol=0.03)
     # One that is missing, or impossible, leaves out the record: it has no score of the others.
-    odd = {"y": np.float32([1, np.nan, 0])} if name != "outcomes" else {"y": -1.0, "z": 0.0}
+    odd = {"y": -1.0, "z": 0.0} if "s" in values else {"y": np.float32([1, np.nan, 0])}
     assert np.isnan(jax.jit(fair_score)(model, params, RECORD | odd, NORM).score).all()
+
+
+class Unequal:
+    """Two responses whose scores have one direction, one of them skewed; a third tells nothing."""
+
+    known_responses = True
+    values = ((1.0, -1.0), (6.0, -1.0), (2.0, -2.0))
+    shares = ((0.5, 0.5), (1 / 7, 6 / 7), (0.5, 0.5))
+
+    def __init__(self, n=2):
+        self.n = n
+
+    def response(self, params, record):
+        del params
+        others = jnp.array(self.values)[: self.n, :, None] * jnp.eye(self.n)[:, None]
+        own = others[jnp.arange(self.n), record[: self.n]]
+        slope = jnp.array([[1.0], [1.0], [0.0]])[: self.n]
+        return Response(slope, own, others, jnp.array(self.shares)[: self.n])
+
+
+def test_several_scores_have_mean_zero_and_their_norm_exactly():
+    with jax.enable_x64(True):
+        shares, model = np.array(Unequal.shares), Unequal()
+        places = np.array([(i, j) for i in range(2) for j in range(2)])
+        probability = shares[0, places[:, 0]] * shares[1, places[:, 1]]
+        for norm in (0.5, 2.0, 100.0):
+            fair = jax.vmap(lambda at, norm=norm: fair_score(model, None, at, norm))
+            own = fair(jnp.asarray(places))
+            np.testing.assert_allclose(probability @ own.score, 0, atol=1e-12)
+            assert np.abs(own.score).max() <= norm * (1 + 1e-12)
+            spread = probability @ np.asarray(own.score) ** 2
+            np.testing.assert_allclose(own.variances[0], spread, rtol=1e-6)
+            # Of its part of the norm a response keeps what its own length leaves.
+            lengths = np.array([1, 6**0.5])
+            parts = norm * lengths / lengths.sum()
+            weight = min(norm / lengths.sum(), 1)
+            kept = np.minimum(weight, parts[:, None] / np.abs(np.array(Unequal.values)[:2]))
+            mean = np.sum(shares[:2] * kept * np.array(Unequal.values)[:2], axis=1)
+            room = 1 / (1 + np.max(np.abs(mean) / parts))
+            np.testing.assert_allclose(own.weight, room * weight, rtol=1e-9)
+            # A response whose law no parameter moves is left out, and the record is not.
+            with_another = fair_score(Unequal(3), None, jnp.array([0, 1, 1]), norm)
+            np.testing.assert_allclose(with_another.score, own.score[1], rtol=1e-9)
+            np.testing.assert_allclose(with_another.weight, own.weight[1], rtol=1e-9)
+            np.testing.assert_allclose(with_another.variances, own.variances[1], rtol=1e-9)
+
+
+def test_scores_where_rounds_start_are_those_of_the_law():
+    """At logits of zero autodiff has no slope of NumPyro's Bernoulli law."""
+    for function, field in ((answers, ("y", (3,), "float32")), (model_of(yes_or_no), FIELDS[1])):
+        model = read_model(Program(function, (FIELDS[0], field)), {})[0]
+        record = RECORD | {"y": jnp.ones(field[1])}
+        if model.known_responses:
+            fair = jax.jit(fair_score)(model, model.init(), record, jnp.float32(99))
+            np.testing.assert_allclose(np.trace(fair.curvature), 3 * 0.25 * 1.8, rtol=1e-4)
+        else:
+            curvature = jax.jit(model.curvature)(model.init(), record)
+            trace = curvature.weight[0, 0] * np.sum(curvature.vector**2)
+            np.testing.assert_allclose(trace, 0.25 * 1.8, rtol=1e-4)
+        score = ravel_pytree(jax.jit(jax.grad(model.log_likelihood))(model.init(), record))[0]
+        answers_ = 3 if model.known_responses else 1
+        np.testing.assert_allclose(score[0], 0.5, rtol=1e-4)
+        np.testing.assert_allclose(score[-2:], answers_ * 0.5 * RECORD["x"], rtol=1e-4)
 
 
 def follows_another(x, y=None, z=None):
@@ -269,6 +345,21 @@ def follows_another(x, y=None, z=None):
         numpyro.sample("z", dist.Normal(w * y, 1), obs=z)
 
 
+def as_many_as_another(x, y=None, z=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(w)), obs=y)
+        numpyro.sample("z", dist.Binomial(jnp.int32(y), logits=w), obs=z)
+
+
+def one_is_scaled(x, y=None, z=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w, 1), obs=y)
+        with numpyro.handlers.scale(scale=0.5):
+            numpyro.sample("z", dist.Normal(w, 1), obs=z)
+
+
 def with_a_factor(x, y=None):
     w = numpyro.sample("w", dist.Normal(0, 1))
     with numpyro.plate("data", len(x)):
@@ -276,10 +367,30 @@ def with_a_factor(x, y=None):
         numpyro.factor("more", -w * x[:, 0])
 
 
+def label_with_a_factor(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=w), obs=y)
+        numpyro.factor("more", -w * x[:, 0])
+
+
+def residuals(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(0, 1), obs=y - w * x[:, 0])
+
+
 def many_answers(x, y=None):
     w = numpyro.sample("w", dist.Normal(0, 1).expand([17]).to_event(1))
     with numpyro.plate("data", len(x)):
         numpyro.sample("y", dist.Bernoulli(logits=w + x[:, :1]).to_event(1), obs=y)
+
+
+def many_categories(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([90]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        law = dist.Categorical(logits=jnp.broadcast_to(w, (len(x), 4, 90)))
+        numpyro.sample("y", law.to_event(1), obs=y)
 
 
 def one_law_for_all(x, y=None):
@@ -291,9 +402,14 @@ def one_law_for_all(x, y=None):
 @pytest.mark.parametrize(
     ("function", "fields"),
     [
-        (follows_another, (FIELDS[1], ("z", (), "float32"))),
+        (follows_another, SEVERAL["outcomes"][1:]),
+        (as_many_as_another, SEVERAL["outcomes"][1:]),
+        (one_is_scaled, SEVERAL["outcomes"][1:]),
         (with_a_factor, (FIELDS[1],)),
+        (label_with_a_factor, (FIELDS[1],)),
+        (residuals, (FIELDS[1],)),
         (many_answers, (("y", (17,), "float32"),)),
+        (many_categories, (("y", (4,), "int32"),)),
         (one_law_for_all, (("y", (3,), "float32"),)),
     ],
 )
@@ -325,6 +441,9 @@ def test_points_of_several_numbers_are_those_of_each(kind, each):
         alone, its_shares = points(kind(*own))
         np.testing.assert_allclose(y[:, i], alone[:, 0], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(shares[:, i], its_shares[:, 0], rtol=1e-4, atol=1e-7)
+        far = np.asarray(shares[:, i]) == 0
+        if kind is dist.Normal:  # far out, where densities may overflow
+            assert far.any() and (y[far, i] == y[np.argmax(shares[:, i]), i]).all()
 
 
 def shares_of_one(eta, scale):

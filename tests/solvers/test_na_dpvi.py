@@ -30,6 +30,7 @@ from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import prior_axes
 from skdpbayes.models.denoising import possible_eigenvalues
 from skdpbayes.models.linear import Huber, LinearRegression, normal_prior
+from skdpbayes.models.responses import knows_responses
 from skdpbayes.solvers.averages import Averages, over
 from skdpbayes.solvers.na_dpvi import (
     NADPVI,
@@ -176,6 +177,12 @@ def test_a_score_that_earlier_ones_do_not_foresee_takes_their_weight():
             np.testing.assert_allclose(earlier, kept, rtol=1e-3)
 
 
+def yes_or_no(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
 def one_response():
     """Model in which records have one response, its solver, and a state without releases."""
     planned = DPNumPyroModel(line, solver="na-dpvi").plan(N, 3)
@@ -211,6 +218,8 @@ def test_an_error_of_the_curvature_is_in_what_far_points_count_for():
         linear = DPBayesianLinearRegression(bounds=((-1, 1), (-1, 1))).plan(N, 1).model
         kinds = (model, other, linear.marginal(linear.init()))
         assert [_unlike(kind) for kind in kinds] == [True, False, False]
+        label = DPNumPyroModel(yes_or_no, solver="na-dpvi").plan(N, 3).model.model
+        assert _unlike(label) and not knows_responses(label)
         without = own._replace(known=known._replace(kept_variance=jnp.float32(0)))
         np.testing.assert_array_equal(_combined(other, own).point, _combined(other, without).point)
 

@@ -50,6 +50,7 @@ from skdpbayes.models.responses import (
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 from skdpbayes.pytrees import pytree
 
+_OFF_CENTRE = 1e-6
 _POINTS = 8  # at which priors are compared
 _MOST = 12.0  # by which the logarithm of typical lengths changes
 
@@ -89,9 +90,14 @@ class ProgramLikelihood(ABC):
         """Latent sites at their coordinates, and all sites of a batch of records."""
 
     def init(self) -> Params:
-        """Where rounds start."""
+        """Where rounds start: near the centre of the prior, unless it is known better.
+
+        At the centre itself logits are zero, where autodiff of NumPyro's Bernoulli law is wrong.
+        """
         mean, start = self.prior_mean(), self.starts_at
-        return mean if start is None else ravel_pytree(mean)[1](jnp.asarray(start))
+        if start is None:
+            return jax.tree.map(lambda x: x + _OFF_CENTRE, mean)
+        return ravel_pytree(mean)[1](jnp.asarray(start))
 
     def prior_precision(self) -> Params:
         """Squares of the axes, if they are a vector; else ones."""
@@ -160,13 +166,13 @@ class ProgramLikelihood(ABC):
         return information(of_law, self._slope(params, batch))
 
     def score_norm(self, params: Params, record: Record) -> jax.Array:
-        """Norm of a record's score: a typical one if the law of its response is known."""
+        """Norm of a record's score: a typical one if responses are known."""
         if self.known_responses:
             return typical_length(self.response(params, record))
         return jnp.linalg.norm(self._score(params, record))
 
     def score_sizes(self, params: Params, record: Record) -> jax.Array:
-        """Sizes of the entries of a record's score, (P,): typical ones if its law is known."""
+        """Sizes of the entries of a record's score, (P,): typical ones if responses are known."""
         if self.known_responses:
             return typical_sizes(self.response(params, record))
         return jnp.abs(self._score(params, record))

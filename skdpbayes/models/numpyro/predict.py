@@ -162,9 +162,7 @@ def responses(model, draws, batch, seed):
 def _uncensored(law):
     """The law of a response itself, whether or not it would be seen; of its shape."""
     inner = inner_law(law)
-    if not isinstance(inner, CENSORED):
-        return law
-    return inner.base_dist.expand(law.batch_shape).to_event(law.event_dim)
+    return inner.base_dist.expand(law.shape()) if isinstance(inner, CENSORED) else law
 
 
 def _key_of(draw):

@@ -38,6 +38,7 @@ from skdpbayes.models.numpyro.laws import (
     is_censored,
     n_responses,
     parted,
+    points,
 )
 from skdpbayes.models.numpyro.model import NumPyroModel
 from skdpbayes.models.numpyro.predict import axis_of_records
@@ -55,6 +56,9 @@ from skdpbayes.models.numpyro.traces import has_loops, known_by, refuse_primitiv
 
 _PRIOR_DRAWS = 2000
 _MOST_TOGETHER = 16  # observed numbers of a record whose laws are known
+_MOST_SCORES = (
+    2**15
+)  # entries of their possible scores, of which memory holds those of many records
 
 
 class _Improper(Messenger):
@@ -175,7 +179,7 @@ def read_model(
     if amortised:
         assert guide is not None
         return _read_amortised(program, public, guide, three, set(data))
-    program = replace(program, **_laws_of_responses(program, public))
+    program = replace(program, **_responses_of(program, public)._asdict())
     model = NumPyroModel(program, public, {})
     if not all(site.normal for site in sites):
         model = replace(model, affine=_centred(model))
@@ -339,7 +343,7 @@ def _programs(model):
 
 
 def _response(model):
-    """Jaxpr of what is asked of the law of the one response, with its mean and variance; or None.
+    """Jaxpr of what is asked of the laws of the responses, with means and variances; or None.
 
     It is traced anew: what was traced before may be of a global that has changed.
     """
@@ -482,35 +486,54 @@ _UNKNOWN = (
 )
 
 
-def _laws_of_responses(program, public):
-    """Fields of `Program` that say what is known of the laws of the observed numbers.
+class _Responses(NamedTuple):
+    """What is known of the laws of the observed numbers: fields of `Program`."""
 
-    They are independent given the rest of a record only if no law reads one of them.
+    alone: bool
+    weighed: bool
+    censored: bool
+
+
+def _responses_of(program, public):
+    """What is known of the laws of the observed numbers.
+
+    Several are independent given the rest of a record only if no law reads one of them, and none
+    is known that is a function of latent sites.
     """
-    found, batch = {}, program.example(1)
+    static, batch = [], program.example(1)
 
-    def trace(batch, public):
-        with traced(handlers.seed(rng_seed=0)) as sites:
+    def observed(key, batch, public):
+        with traced(handlers.seed(rng_seed=key)) as sites:
             program.call(batch, public)
         own = [sites[name] for name in program.observed]
-        sizes = [np.size(site["value"]) for site in own]
-        plain = all(site["scale"] is None for site in own)
-        known = plain and min(sizes) > 0 and sum(sizes) <= _MOST_TOGETHER  # a factor has none
-        known = known and sizes == [n_responses(site["fn"]) for site in own]
-        found["alone"] = sum(sizes) == 1
-        # The score of a single label is bounded over both values, and intervals are narrower.
-        found["weighed"] = known and not (found["alone"] and is_binary(own[0]["fn"]))
-        found["censored"] = found["alone"] and plain and is_censored(own[0]["fn"])
-        if found["alone"] or not known:
-            return [], []
-        return [site["value"] for site in own], [parted(site["fn"])[0] for site in own]
+        static.append(_responses_at(own))
+        return [site["value"] for site in own], [jax.tree.leaves(site["fn"]) for site in own]
 
-    traced_once, (values, _) = jax.make_jaxpr(trace, return_shape=True)(batch, public)
-    n = len(jax.tree.leaves(batch))
-    of_values = _inputs_read(traced_once.jaxpr, slice(len(values)))[:n]
-    of_laws = _inputs_read(traced_once.jaxpr, slice(len(values), None))[:n]
-    found["weighed"] &= not np.any(np.logical_and(of_values, of_laws))
-    return found
+    key = jax.random.key(0)
+    jaxpr, (values, _) = jax.make_jaxpr(observed, return_shape=True)(key, batch, public)
+    (found,), records = static, slice(1, 1 + len(jax.tree.leaves(batch)))
+    of_values = _inputs_read(jaxpr.jaxpr, slice(len(values)))
+    of_laws = _inputs_read(jaxpr.jaxpr, slice(len(values), None))
+    shared = not found.alone and np.any(np.logical_and(of_values[records], of_laws[records]))
+    latent = of_values[0]  # latent sites are drawn with the key
+    return found._replace(weighed=found.weighed and not shared and not latent)
+
+
+def _responses_at(sites):
+    """What the laws of the observed sites of a trace say, each by itself."""
+    laws = [site["fn"] for site in sites]
+    plain = all(site["scale"] is None for site in sites)
+    fits = all(np.shape(site["value"]) == site["fn"].shape() for site in sites)
+    many = [n_responses(law) for law in laws]
+    alone = len(sites) == 1 and np.size(sites[0]["value"]) == 1
+    known = plain and fits and min(many) > 0 and sum(many) <= _MOST_TOGETHER
+    if known:
+        # Of shapes alone: what a law computes of its moments is looked at elsewhere.
+        values = sum(many) * max(len(jax.eval_shape(points, law)[0]) for law in laws)
+        known = values * sum(parted(law)[0].size for law in laws) <= _MOST_SCORES
+    # The score of a single label is bounded over both values, and intervals are narrower.
+    known = known and not (alone and is_binary(laws[0]))
+    return _Responses(alone, known, alone and plain and is_censored(laws[0]))
 
 
 def _inputs_read(jaxpr, outputs):
