@@ -24,7 +24,8 @@ class DPGammaExponential(FamilyEstimator):
 
     ``x_j ~ Exponential(rate_j)``, ``rate_j ~ Gamma(prior_shape, prior_rate)``, independently for
     each feature. The likelihood accounts for the censoring of values above `upper`, which therefore
-    causes no bias.
+    causes no bias if times are exponential. If they are not, the rate is that of times up to
+    `upper`: a bound beyond nearly all of them gives that of the mean.
 
     Parameters
     ----------

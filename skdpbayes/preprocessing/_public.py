@@ -424,7 +424,8 @@ class CategoryEncoder(_Public):
             if any(n and at >= 0 for n, at in zip(unknown, self._dropped(lists), strict=True)):
                 instead = (
                     "Where drop leaves a category out, such a row is NaN, and predicted as a row "
-                    "of zeros: as the categories left out, whatever its other columns hold."
+                    "of zeros: as the categories left out, and with zeros for all its other "
+                    "columns too, whatever they hold."
                 )
             _tell_of(unknown, self._names(), "without a declared category", instead)
         return np.concatenate(out, axis=1)
