@@ -21,7 +21,7 @@ from skdpbayes.models.responses import fair_score, typical_length
 from skdpbayes.privacy import GaussianSteps
 from skdpbayes.solvers.dpvi import DPVI, FullRank
 from skdpbayes.solvers.na_dpvi import NADPVI
-from skdpbayes.solvers.released_curvature import SIDE_SHARE
+from skdpbayes.solvers.released_curvature import SIDE_SHARE, curvature_query
 
 FIELDS = ("x", (2,), "float32"), ("y", (), "float32")
 RECORD = {"x": jnp.array([0.4, -0.8])}
@@ -575,6 +575,29 @@ def test_a_censored_response_has_a_bounded_score_of_mean_zero():
     assert (np.abs(score.mean(axis=0)) < 4 * score.std(axis=0) / N**0.5).all()
     with handlers.seed(rng_seed=0):
         assert is_censored(dist.RightCensoredDistribution(dist.Exponential(jnp.ones(1)), True))
+
+
+def test_the_covariance_of_a_bounded_score_is_that_of_the_law():
+    """Of times that are all seen, over the law; the weight is one for all of them."""
+    model = read(exponential, ("limit", (), "float32"))
+    params = somewhere(model)
+    y = drawn(exponential, model, params)
+    query = curvature_query(model, params, NORM, several_rows=False, correlated=True)
+
+    @jax.jit
+    @jax.vmap
+    def one(y):
+        record = RECORD | {"y": y, "limit": jnp.float32(1e9)}
+        score, _ = weighted_score(model, params, record, NORM)
+        sums = query(record)
+        return ravel_pytree(score)[0], sums["scores"], sums["variances"]
+
+    scores, covariances, variances = (np.asarray(x, float) for x in one(y))
+    expected = np.cov(scores.T)
+    found = covariances.mean(axis=0)
+    assert np.linalg.norm(found - expected) < 0.03 * np.linalg.norm(expected)
+    own = 2**0.5 * variances.mean(axis=0)
+    np.testing.assert_allclose(own, [np.trace(found), *np.diag(found)], rtol=1e-3)
 
 
 ODD = [0, 1e-40, 0.5, -2, 1e3, 1e30, -1e30, np.inf, -np.inf, np.nan]

@@ -16,7 +16,6 @@ from jax.flatten_util import ravel_pytree
 from numpyro.distributions import biject_to
 
 _N = 41
-_OFF = 1e-12
 _SINGLE = 12  # smallest counts that stand for themselves alone
 _NEGLIGIBLE = 1e-9
 _HARDLY = 1e-3  # probability of an interval about the least count
@@ -160,7 +159,6 @@ def parted(law: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
     leaves, treedef = jax.tree.flatten(law)
     kept = [i for i, x in enumerate(leaves) if jnp.result_type(x) == jnp.float32]
     eta, of_eta = ravel_pytree([jnp.asarray(leaves[i], jnp.float32) for i in kept])
-    eta += _OFF * (eta == 0)  # where laws may have a kink: of `BernoulliLogits` autodiff is wrong
 
     def law_of(eta: jax.Array) -> Any:
         parts = list(leaves)
