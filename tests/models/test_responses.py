@@ -273,6 +273,7 @@ def test_several_clipped_scores_have_mean_zero_and_their_declared_slope_and_cova
     # One that is missing, or impossible, leaves out the record: it has no score of the others.
     odd = {"y": -1.0, "z": 0.0} if "s" in values else {"y": np.float32([1, np.nan, 0])}
     assert np.isnan(jax.jit(fair_score)(model, params, RECORD | odd, NORM).score).all()
+    assert np.isnan(model.score_norm(params, RECORD | odd))
 
 
 class Unequal:

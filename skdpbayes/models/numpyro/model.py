@@ -168,7 +168,10 @@ class ProgramLikelihood(ABC):
     def score_norm(self, params: Params, record: Record) -> jax.Array:
         """Norm of a record's score: a typical one if responses are known."""
         if self.known_responses:
-            return typical_length(self.response(params, record))
+            response = self.response(params, record)
+            # Laws without covariates are known of a null record, too, which must not count.
+            usable = jnp.isfinite(response.own).all()
+            return jnp.where(usable, typical_length(response), jnp.nan)
         return jnp.linalg.norm(self._score(params, record))
 
     def score_sizes(self, params: Params, record: Record) -> jax.Array:
