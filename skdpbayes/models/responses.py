@@ -112,8 +112,9 @@ def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Arr
     # follows from covariates alone, so that leaving it out is no bias.
     stands = length(jnp.einsum("rn,rnk->rk", shares, others)) <= _WRONG * each
     each = jnp.where(stands, each, 0)
-    weight = jnp.minimum(norm / jnp.maximum(jnp.sum(each), _TINY), 1)
-    norms = norm * each / jnp.maximum(jnp.sum(each), _TINY)
+    total = jnp.maximum(jnp.sum(each), _TINY)
+    weight = jnp.minimum(norm / total, 1)
+    norms = norm * each / total
     kept = jnp.minimum(weight, norms[:, None] / length(others))  # factors of clipping
     # The scores themselves have mean zero.
     mean = jnp.einsum("rn,rnk->rk", shares * (kept - jnp.where(stands, weight, 0)[:, None]), others)

@@ -651,7 +651,7 @@ def _estimated(model: Model, state: TraceState) -> jax.Array:
 
 
 def _has_any_parameters(model: Model) -> bool:
-    """Whether parameters may be anything, as of users' models, and their scores vary as unlike."""
+    """Whether parameters may be anything, as those of users' models may."""
     return knows_responses(model) or isinstance(model, HasScoreUnit)
 
 

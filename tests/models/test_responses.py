@@ -144,6 +144,25 @@ def matrix_of(contributions):
     return np.asarray(contributions[0])
 
 
+def checked_lengths(own, plain, of_variances, of_covariance):
+    """Lengths of plain scores, (N,), whose clipped ones are checked to be as they are declared."""
+    scores, plain = np.asarray(own.score), np.asarray(plain)
+    assert np.linalg.norm(scores, axis=1).max() <= NORM * (1 + 1e-4)
+    error = np.linalg.norm(scores.std(axis=0)) / N**0.5
+    assert np.linalg.norm(scores.mean(axis=0)) < 4 * error
+    # Clipped by its own norm it would not: the check can fail.
+    lengths = np.linalg.norm(plain, axis=1)
+    clipped = plain * np.minimum(1, NORM / lengths)[:, None]
+    assert np.linalg.norm(clipped.mean(axis=0)) > 10 * error
+    # The expected slope is E[score (log density)'], by the law that the responses come from.
+    slope, expected = scores.T @ plain / N, matrix_of(own.curvature)
+    assert np.linalg.norm(slope - expected) < 0.03 * np.linalg.norm(expected)
+    np.testing.assert_allclose(own.variances[0], scores.var(axis=0), rtol=of_variances)
+    covariance, declared = np.cov(scores.T), matrix_of(own.covariance)
+    assert np.linalg.norm(declared - covariance) < of_covariance * np.linalg.norm(covariance)
+    return lengths
+
+
 @pytest.mark.parametrize(
     "law",
     [
@@ -168,22 +187,8 @@ def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law
         return own, plain
 
     own, plain = fair(y)
-    scores, plain = np.asarray(own.score), np.asarray(plain)
-    assert np.linalg.norm(scores, axis=1).max() <= NORM * (1 + 1e-4)
-    error = np.linalg.norm(scores.std(axis=0)) / N**0.5
-    assert np.linalg.norm(scores.mean(axis=0)) < 4 * error
-    # Clipped by its own norm it would not: the check can fail.
-    clipped = plain * np.minimum(1, NORM / np.linalg.norm(plain, axis=1))[:, None]
-    assert np.linalg.norm(clipped.mean(axis=0)) > 10 * error
-    # The expected slope is E[score (log density)'], by the law that the responses come from.
-    slope = scores.T @ plain / N
-    expected = matrix_of(own.curvature)
-    assert np.linalg.norm(slope - expected) < 0.03 * np.linalg.norm(expected)
-    np.testing.assert_allclose(own.variances[0], scores.var(axis=0), rtol=0.008)
-    covariance, own_covariance = np.cov(scores.T), matrix_of(own.covariance)
-    np.testing.assert_allclose(np.diag(own_covariance), own.variances[0], rtol=1e-5)
-    assert np.linalg.norm(own_covariance - covariance) < 0.02 * np.linalg.norm(covariance)
-    lengths = np.linalg.norm(plain, axis=1)
+    lengths = checked_lengths(own, plain, 0.008, 0.02)
+    np.testing.assert_allclose(np.diag(matrix_of(own.covariance)), own.variances[0], rtol=1e-5)
     record = RECORD | {"y": y[0]}
     if law is not tails:
         typical = jax.jit(lambda: typical_length(model.response(params, record)))()
@@ -257,18 +262,7 @@ def test_several_clipped_scores_have_mean_zero_and_their_declared_slope_and_cova
         return own, plain, model.score_norm(params, RECORD | many)
 
     own, plain, typical = fair(many)
-    scores, plain = np.asarray(own.score), np.asarray(plain)
-    assert np.linalg.norm(scores, axis=1).max() <= NORM * (1 + 1e-4)
-    error = np.linalg.norm(scores.std(axis=0)) / N**0.5
-    assert np.linalg.norm(scores.mean(axis=0)) < 4 * error
-    clipped = plain * np.minimum(1, NORM / np.linalg.norm(plain, axis=1))[:, None]
-    assert np.linalg.norm(clipped.mean(axis=0)) > 10 * error
-    slope, expected = scores.T @ plain / N, matrix_of(own.curvature)
-    assert np.linalg.norm(slope - expected) < 0.03 * np.linalg.norm(expected)
-    np.testing.assert_allclose(own.variances[0], scores.var(axis=0), rtol=0.03)
-    covariance, own_covariance = np.cov(scores.T), matrix_of(own.covariance)
-    assert np.linalg.norm(own_covariance - covariance) < 0.03 * np.linalg.norm(covariance)
-    lengths = np.linalg.norm(plain, axis=1)
+    lengths = checked_lengths(own, plain, 0.03, 0.03)
     np.testing.assert_allclose(typical[0], np.sqrt((lengths**2).mean()), rtol=0.03)
     # One that is missing, or impossible, leaves out the record: it has no score of the others.
     odd = {"y": -1.0, "z": 0.0} if "s" in values else {"y": np.float32([1, np.nan, 0])}
